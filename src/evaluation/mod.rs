@@ -1,0 +1,268 @@
+//! What is known about a candidate after the judge has seen it: data only.
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::Bound;
+use crate::op::{Case, Dtype, Shape};
+
+/// Where in the judging something happened, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Reading the front matter and compiling.
+    Compile,
+    /// Stage 1.
+    Smoke,
+    /// Stage 2.
+    Sweep,
+    /// Stage 3.
+    Stability,
+    /// Stage 4.
+    Determinism,
+    /// Stage 5.
+    Edges,
+    /// Paired timing, with the timed outputs checked.
+    Timing,
+    /// The same in fresh processes.
+    Confirmation,
+}
+
+impl Stage {
+    /// The name in the ledger and in verdicts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Compile => "compile",
+            Self::Smoke => "smoke",
+            Self::Sweep => "sweep",
+            Self::Stability => "stability",
+            Self::Determinism => "determinism",
+            Self::Edges => "edges",
+            Self::Timing => "timing",
+            Self::Confirmation => "confirm",
+        }
+    }
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The judge's word. What is kept has a speedup; what is not has a reason.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub enum Verdict {
+    /// A starting point: correct, timed, compared with nothing.
+    Base,
+    /// Correct, and confirmed to be faster than the incumbent.
+    Keep {
+        /// The confirmed gain.
+        speedup: Speedup,
+        /// Whether it is kept for being simpler at the same speed.
+        #[serde(default)]
+        simpler: bool,
+    },
+    /// Correct, and not faster.
+    Revert {
+        /// What was measured before giving up.
+        speedup: Speedup,
+        /// Why it is not a gain, in a sentence.
+        why: String,
+    },
+    /// Wrong, or dishonest.
+    Reject {
+        /// Where it was found out.
+        stage: Stage,
+        /// The judge's sentence, with the failing case.
+        why: String,
+    },
+    /// It ended its own process.
+    Crash {
+        /// Where.
+        stage: Stage,
+        /// Signal and case.
+        why: String,
+    },
+    /// It did not finish in its time.
+    Timeout {
+        /// Where.
+        stage: Stage,
+        /// Limit and case.
+        why: String,
+    },
+    /// It is not a kernel: front matter or compiler refuse it.
+    Error {
+        /// Where: always before the first launch.
+        stage: Stage,
+        /// The compiler's words, shortened.
+        why: String,
+    },
+}
+
+impl Verdict {
+    /// The word in the ledger.
+    #[must_use]
+    pub const fn status(&self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Keep { .. } => "keep",
+            Self::Revert { .. } => "revert",
+            Self::Reject { .. } => "reject",
+            Self::Crash { .. } => "crash",
+            Self::Timeout { .. } => "timeout",
+            Self::Error { .. } => "error",
+        }
+    }
+
+    /// Whether the branch advances.
+    #[must_use]
+    pub const fn advances(&self) -> bool {
+        matches!(self, Self::Base | Self::Keep { .. })
+    }
+
+    /// Where the judging ended.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        match self {
+            Self::Base | Self::Revert { .. } => Stage::Timing,
+            Self::Keep { .. } => Stage::Confirmation,
+            Self::Reject { stage, .. }
+            | Self::Crash { stage, .. }
+            | Self::Timeout { stage, .. }
+            | Self::Error { stage, .. } => *stage,
+        }
+    }
+
+    /// The gain, where one was measured.
+    #[must_use]
+    pub const fn speedup(&self) -> Option<Speedup> {
+        match self {
+            Self::Keep { speedup, .. } | Self::Revert { speedup, .. } => Some(*speedup),
+            _ => None,
+        }
+    }
+
+    /// The reason, where there is one to give.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Base | Self::Keep { .. } => "",
+            Self::Revert { why, .. }
+            | Self::Reject { why, .. }
+            | Self::Crash { why, .. }
+            | Self::Timeout { why, .. }
+            | Self::Error { why, .. } => why,
+        }
+    }
+}
+
+/// Incumbent time over candidate time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Speedup {
+    /// Median of the pairs.
+    pub ratio: f64,
+    /// One-sided lower bound of the ratio (97.5 %).
+    pub low: f64,
+}
+
+/// Everything the judge found out about one candidate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// The operation.
+    pub op: String,
+    /// The backend's name.
+    pub backend: String,
+    /// The judge's word.
+    pub verdict: Verdict,
+    /// Every case that ran, in order.
+    pub cases: Vec<CaseResult>,
+    /// Times, where it came to that.
+    pub timing: Option<Timing>,
+    /// Incumbent's start (what the user has today) over candidate, measured in pairs; only for base and keep.
+    pub vs_user: Option<f64>,
+    /// Seed of inputs, poison and orders.
+    pub seed: u64,
+    /// Wall time of the whole judging in seconds.
+    pub wall_s: f64,
+    /// What the compiler said that is worth keeping (warnings, resources).
+    #[serde(default)]
+    pub build_log: String,
+}
+
+/// One case's outcome.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CaseResult {
+    /// The stage it ran in.
+    pub stage: Stage,
+    /// What was asked.
+    pub case: Case,
+    /// Whether the shape was made smaller for this machine.
+    pub shrunk: bool,
+    /// How far from the oracle.
+    pub errors: ErrorStats,
+    /// `None` where it passed.
+    pub failure: Option<String>,
+}
+
+/// Distance between an output and the oracle over every element of a case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ErrorStats {
+    /// Elements compared.
+    pub elements: u64,
+    /// Elements outside their bound, NaN and infinity out of place included.
+    pub outside: u64,
+    /// Largest `|y - r| / bound`.
+    pub worst: f64,
+    /// Where it is (flat index).
+    pub worst_at: u64,
+    /// The candidate's value there.
+    pub got: f64,
+    /// The oracle's value there.
+    pub want: f64,
+    /// rms of `y - r` over rms of `r`.
+    pub relative_rms: f64,
+    /// `rms(y - r)` over its bound for the whole tensor.
+    pub tensor_ratio: f64,
+    /// The same for the worst row.
+    pub row_ratio: f64,
+}
+
+/// Times of a candidate beside its incumbent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Each shape of the target.
+    pub shapes: Vec<ShapeTiming>,
+    /// Σ calls × time of the candidate, in µs.
+    pub latency_us: f64,
+    /// The same of the incumbent.
+    pub incumbent_us: f64,
+    /// Share of the roofline over the target, in percent.
+    pub roofline_pct: f64,
+    /// The margin a gain had to exceed (as a ratio, 0.01 for 1 %).
+    pub margin: f64,
+    /// Blocks measured in the first stage.
+    pub blocks: u32,
+    /// Median speedup of each confirming session.
+    pub confirmations: Vec<f64>,
+}
+
+/// One shape's times.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShapeTiming {
+    /// The shape.
+    pub shape: Shape,
+    /// Its dtype.
+    pub dtype: Dtype,
+    /// Calls in one pass through the model.
+    pub calls: u32,
+    /// Candidate, µs a call (median).
+    pub candidate_us: f64,
+    /// Incumbent, µs a call (median).
+    pub incumbent_us: f64,
+    /// The roofline's time, µs.
+    pub roofline_us: f64,
+    /// What bounds it there.
+    pub bound: Bound,
+}

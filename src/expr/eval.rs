@@ -1,0 +1,207 @@
+//! Tree to value, in checked integers or in doubles.
+
+use super::{Expr, ExprError, Function, Node, Op};
+
+impl Expr {
+    /// The value in checked 64-bit integers; `lookup` gives the names their values.
+    ///
+    /// # Errors
+    /// An unknown name, overflow, division by zero, a decimal literal or `sqrt`.
+    pub fn int(&self, lookup: &dyn Fn(&str) -> Option<i64>) -> Result<i64, ExprError> {
+        int(&self.node, lookup).map_err(|fault| self.explain(fault))
+    }
+
+    /// Whether the condition holds: its integer value is not zero.
+    ///
+    /// # Errors
+    /// As [`Expr::int`].
+    pub fn holds(&self, lookup: &dyn Fn(&str) -> Option<i64>) -> Result<bool, ExprError> {
+        self.int(lookup).map(|value| value != 0)
+    }
+
+    /// The value in doubles.
+    ///
+    /// # Errors
+    /// An unknown name or division by zero.
+    pub fn float(&self, lookup: &dyn Fn(&str) -> Option<f64>) -> Result<f64, ExprError> {
+        float(&self.node, lookup).map_err(|fault| self.explain(fault))
+    }
+
+    fn explain(&self, fault: Fault) -> ExprError {
+        let text = self.text.clone();
+        match fault {
+            Fault::Unknown(name) => ExprError::Unknown { text, name },
+            Fault::Arithmetic(what) => ExprError::Arithmetic { text, what },
+        }
+    }
+}
+
+enum Fault {
+    Unknown(String),
+    Arithmetic(&'static str),
+}
+
+fn int(node: &Node, lookup: &dyn Fn(&str) -> Option<i64>) -> Result<i64, Fault> {
+    const OVERFLOW: Fault = Fault::Arithmetic("overflows 64 bits");
+    Ok(match node {
+        Node::Int(value) => *value,
+        Node::Float(_) => return Err(Fault::Arithmetic("a decimal number among integers")),
+        Node::Name(name) => lookup(name).ok_or_else(|| Fault::Unknown(name.clone()))?,
+        Node::Neg(a) => int(a, lookup)?.checked_neg().ok_or(OVERFLOW)?,
+        Node::Not(a) => i64::from(int(a, lookup)? == 0),
+        Node::Choice(c, yes, no) => int(if int(c, lookup)? != 0 { yes } else { no }, lookup)?,
+        Node::Binary(Op::And, a, b) => i64::from(int(a, lookup)? != 0 && int(b, lookup)? != 0),
+        Node::Binary(Op::Or, a, b) => i64::from(int(a, lookup)? != 0 || int(b, lookup)? != 0),
+        Node::Binary(op, a, b) => {
+            let (a, b) = (int(a, lookup)?, int(b, lookup)?);
+            match op {
+                Op::Or | Op::And => unreachable!("handled above, because they short-circuit"),
+                Op::Eq => i64::from(a == b),
+                Op::Ne => i64::from(a != b),
+                Op::Lt => i64::from(a < b),
+                Op::Le => i64::from(a <= b),
+                Op::Gt => i64::from(a > b),
+                Op::Ge => i64::from(a >= b),
+                Op::Add => a.checked_add(b).ok_or(OVERFLOW)?,
+                Op::Sub => a.checked_sub(b).ok_or(OVERFLOW)?,
+                Op::Mul => a.checked_mul(b).ok_or(OVERFLOW)?,
+                Op::Div => divide(a, b, i64::checked_div)?,
+                Op::Rem => divide(a, b, i64::checked_rem)?,
+            }
+        }
+        Node::Call(Function::Sqrt, _) => return Err(Fault::Arithmetic("sqrt among integers")),
+        Node::Call(function, arguments) => {
+            let (a, b) = (int(&arguments[0], lookup)?, int(&arguments[1], lookup)?);
+            match function {
+                Function::Min => a.min(b),
+                Function::Max => a.max(b),
+                Function::CeilDiv | Function::Sqrt => {
+                    let quotient = divide(a, b, i64::checked_div)?;
+                    let up = a % b != 0 && (a < 0) == (b < 0);
+                    quotient + i64::from(up)
+                }
+            }
+        }
+    })
+}
+
+fn divide(a: i64, b: i64, by: fn(i64, i64) -> Option<i64>) -> Result<i64, Fault> {
+    by(a, b).ok_or(Fault::Arithmetic(if b == 0 { "division by zero" } else { "overflows 64 bits" }))
+}
+
+fn float(node: &Node, lookup: &dyn Fn(&str) -> Option<f64>) -> Result<f64, Fault> {
+    let truth = |condition: bool| f64::from(u8::from(condition));
+    Ok(match node {
+        Node::Int(value) => *value as f64,
+        Node::Float(value) => *value,
+        Node::Name(name) => lookup(name).ok_or_else(|| Fault::Unknown(name.clone()))?,
+        Node::Neg(a) => -float(a, lookup)?,
+        Node::Not(a) => truth(float(a, lookup)? == 0.0),
+        Node::Choice(c, yes, no) => float(if float(c, lookup)? != 0.0 { yes } else { no }, lookup)?,
+        Node::Binary(op, a, b) => {
+            let (a, b) = (float(a, lookup)?, float(b, lookup)?);
+            match op {
+                Op::Or => truth(a != 0.0 || b != 0.0),
+                Op::And => truth(a != 0.0 && b != 0.0),
+                Op::Eq => truth(a == b),
+                Op::Ne => truth(a != b),
+                Op::Lt => truth(a < b),
+                Op::Le => truth(a <= b),
+                Op::Gt => truth(a > b),
+                Op::Ge => truth(a >= b),
+                Op::Add => a + b,
+                Op::Sub => a - b,
+                Op::Mul => a * b,
+                Op::Div | Op::Rem if b == 0.0 => return Err(Fault::Arithmetic("division by zero")),
+                Op::Div => a / b,
+                Op::Rem => a % b,
+            }
+        }
+        Node::Call(function, arguments) => {
+            let mut values = arguments.iter().map(|argument| float(argument, lookup));
+            let mut next = || values.next().unwrap_or(Err(Fault::Arithmetic("an argument is missing")));
+            match function {
+                Function::Sqrt => next()?.sqrt(),
+                Function::Min => next()?.min(next()?),
+                Function::Max => next()?.max(next()?),
+                Function::CeilDiv => (next()? / next()?).ceil(),
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value(text: &str) -> Result<i64, ExprError> {
+        text.parse::<Expr>()?.int(&|name| match name {
+            "rows" => Some(4097),
+            "cols" => Some(1024),
+            "THREADS" => Some(256),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn expressions_follow_the_precedence_of_c() {
+        let cases = [
+            ("1 + 2 * 3", 7),
+            ("(1 + 2) * 3", 9),
+            ("-2 - -3", 1),
+            ("7 / 2 * 2", 6),
+            ("-7 / 2", -3),
+            ("7 % 4 == 3 && !0", 1),
+            ("1 < 2 == 1", 1),
+            ("ceil_div(rows, 4)", 1025),
+            ("max(1, THREADS / 128)", 2),
+            ("cols <= 1024 ? 128 : 256", 128),
+            ("0 ? 1 : 0 ? 2 : 3", 3),
+            ("rows > 10 || 1 / 0", 1),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(value(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn faults_name_the_expression_and_the_reason() {
+        for (text, part) in [
+            ("1 +", "ends too early"),
+            ("nope * 2", "unknown name `nope`"),
+            ("system(1)", "unknown function `system`"),
+            ("9223372036854775807 + 1", "overflows"),
+            ("1 / 0", "division by zero"),
+            ("1.5 * 2", "decimal"),
+            ("min(1)", "takes 2 arguments"),
+            ("1 2", "unexpected text"),
+            ("99999999999999999999", "not a number"),
+        ] {
+            let message = value(text).expect_err(text).to_string();
+            assert!(message.contains(part) && message.contains(text), "{text}: {message}");
+        }
+        assert!(value(&"(".repeat(10_000)).is_err());
+        assert!(value(&"-".repeat(10_000)).is_err());
+    }
+
+    #[test]
+    fn doubles_have_roots_and_decimals() {
+        let scale: Expr = "1 / sqrt(K) + 0.5e0".parse().expect("parses");
+        assert_eq!(scale.float(&|_| Some(4.0)), Ok(1.0));
+        assert_eq!(scale.names(), ["K"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused_without_panicking(text in ".{0,60}") {
+            let _ = value(&text);
+        }
+
+        #[test]
+        fn ceil_div_is_the_smallest_cover(a in 0i64..1_000_000, b in 1i64..5000) {
+            let q = value(&format!("ceil_div({a}, {b})")).expect("defined");
+            prop_assert!(q * b >= a && (q - 1) * b < a.max(1));
+        }
+    }
+}

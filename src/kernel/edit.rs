@@ -1,0 +1,78 @@
+//! Changing a kernel file's text without disturbing the rest of it.
+
+use std::collections::BTreeMap;
+
+use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
+
+use super::file::front_matter_range;
+use super::{KernelError, KernelFile};
+
+/// The text with tunables set to `values`; comments and order stay.
+///
+/// # Errors
+/// A text without front matter, an unknown tunable, or a value that is not among its choices.
+pub fn set_tunables(text: &str, values: &BTreeMap<String, i64>) -> Result<String, KernelError> {
+    rewrite(text, |document| {
+        for (name, value) in values {
+            let slot = document
+                .get_mut("tune")
+                .and_then(|tune| tune.get_mut(name))
+                .and_then(|tunable| tunable.get_mut("value"))
+                .ok_or_else(|| KernelError::Inconsistent(format!("no tunable `{name}`")))?;
+            let decor = slot.as_value().map(|old| old.decor().clone());
+            let mut new = Value::from(*value);
+            if let Some(decor) = decor {
+                *new.decor_mut() = decor;
+            }
+            *slot = Item::Value(new);
+        }
+        Ok(())
+    })
+}
+
+/// The text with a row `[[variant]] when = …, tune = {…}` put before the others, so that it takes precedence.
+///
+/// # Errors
+/// A text without front matter, or a variant that does not fit it.
+pub fn add_variant(text: &str, when: &str, tune: &BTreeMap<String, i64>) -> Result<String, KernelError> {
+    rewrite(text, |document| {
+        let mut row = Table::new();
+        row.insert("when", toml_edit::value(when));
+        let values: InlineTable = tune.iter().map(|(name, value)| (name.clone(), Value::from(*value))).collect();
+        row.insert("tune", toml_edit::value(values));
+        let old = document.remove("variant").and_then(|item| item.into_array_of_tables().ok());
+        let mut rows = toml_edit::ArrayOfTables::new();
+        rows.push(row);
+        for mut table in old.into_iter().flatten() {
+            // A table remembers where it stood; forgetting it keeps the new row first.
+            table.set_position(None);
+            rows.push(table);
+        }
+        document.insert("variant", Item::ArrayOfTables(rows));
+        Ok(())
+    })
+}
+
+/// The same kernel with other symbol addresses: the self-test's "different" candidate.
+#[must_use]
+pub fn pad(text: &str, bytes: usize) -> String {
+    format!("{text}\n__attribute__((used)) static const char warpsmith_padding[{}] = {{1}};\n", bytes.max(1))
+}
+
+fn rewrite(
+    text: &str,
+    change: impl FnOnce(&mut DocumentMut) -> Result<(), KernelError>,
+) -> Result<String, KernelError> {
+    let range = front_matter_range(text).ok_or(KernelError::NoFrontMatter)?;
+    let mut document: DocumentMut =
+        text[range.clone()].parse().map_err(|error: toml_edit::TomlError| KernelError::Toml(error.to_string()))?;
+    change(&mut document)?;
+    let mut changed = text.to_owned();
+    let mut front = document.to_string();
+    if !front.ends_with('\n') {
+        front.push('\n');
+    }
+    changed.replace_range(range, &front);
+    KernelFile::parse(&changed)?;
+    Ok(changed)
+}

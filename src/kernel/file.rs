@@ -1,0 +1,224 @@
+//! Reading a kernel file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::expr::{Expr, ExprError};
+use crate::op::Dtype;
+
+/// The longest kernel file that is read, in bytes: no honest kernel comes near it.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// A kernel file that parsed: its front matter is consistent with itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelFile {
+    /// The whole text, front matter included, as the compiler sees it.
+    pub text: String,
+    /// What the front matter says.
+    pub front: FrontMatter,
+}
+
+/// The front matter's keys; see `docs/kernel-file.md`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrontMatter {
+    /// The operation it computes.
+    pub op: String,
+    /// The dtypes it serves.
+    pub dtypes: Vec<Dtype>,
+    /// Architectures it is for (`native`, `x86_64`, `aarch64`; GPUs: `sm_80+`, `sm_90a`).
+    #[serde(default)]
+    pub arch: Vec<String>,
+    /// Compiler options from the backend's allowed list.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Shapes it serves; outside it a variant or another file must, so a required case outside is a rejection.
+    #[serde(default)]
+    pub domain: Option<Expr>,
+    /// Symbols passed as macros.
+    #[serde(default)]
+    pub specialize: Vec<String>,
+    /// Its sums are taken in an order that may differ between runs; determinism is then checked to a stated spread.
+    #[serde(default)]
+    pub order_free: bool,
+    /// Compile-time constants that the tuner sweeps.
+    #[serde(default)]
+    pub tune: BTreeMap<String, Tunable>,
+    /// Constants derived from the others.
+    #[serde(default, rename = "let")]
+    pub lets: BTreeMap<String, Expr>,
+    /// Other constants for some shapes; the first that holds is taken.
+    #[serde(default, rename = "variant")]
+    pub variants: Vec<Variant>,
+    /// Scratch buffers, passed after the tensors.
+    #[serde(default)]
+    pub scratch: Vec<Scratch>,
+}
+
+/// A compile-time constant and the values worth trying.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tunable {
+    /// The value in force.
+    pub value: i64,
+    /// All values worth trying, `value` among them.
+    pub choices: Vec<i64>,
+}
+
+/// Constants for the shapes where `when` holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// Condition on the symbols, and `dtype_bytes`.
+    pub when: Expr,
+    /// Values that replace the tunables' own.
+    pub tune: BTreeMap<String, i64>,
+}
+
+/// A scratch buffer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scratch {
+    /// Name of the argument.
+    pub name: String,
+    /// Element type.
+    pub dtype: crate::op::ElementType,
+    /// Dimensions; tune constants may appear.
+    pub shape: Vec<Expr>,
+    /// What it holds before a launch.
+    #[serde(default)]
+    pub init: ScratchInit,
+}
+
+/// What scratch holds before a launch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScratchInit {
+    /// Anything.
+    #[default]
+    Poison,
+    /// Zeros, written within the timed interval.
+    Zero,
+    /// Zeros, which the kernel must leave behind as zeros.
+    ZeroKept,
+}
+
+/// Why a text is not a kernel file.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// There is no `/*--- … ---*/` at the start.
+    #[error("no front matter: a kernel file starts with a comment `/*---`, TOML, `---*/`")]
+    NoFrontMatter,
+    /// Larger than [`MAX_BYTES`].
+    #[error("the file has {bytes} bytes; a kernel file has at most {MAX_BYTES}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The TOML does not parse, or has keys that are not known.
+    #[error("front matter: {0}")]
+    Toml(String),
+    /// It parses, but contradicts itself.
+    #[error("front matter: {0}")]
+    Inconsistent(String),
+    /// An expression fails for a shape.
+    #[error("front matter, {place}: {source}")]
+    Expression {
+        /// The key.
+        place: String,
+        /// What failed.
+        source: ExprError,
+    },
+    /// A shape outside the domain.
+    #[error("shape {shape} is outside the kernel's domain `{domain}`")]
+    OutsideDomain {
+        /// The shape.
+        shape: String,
+        /// The domain.
+        domain: String,
+    },
+}
+
+impl KernelFile {
+    /// Reads a kernel file's text.
+    ///
+    /// # Errors
+    /// [`KernelError`], with the key and the reason.
+    pub fn parse(text: &str) -> Result<Self, KernelError> {
+        if text.len() > MAX_BYTES {
+            return Err(KernelError::TooLarge { bytes: text.len() });
+        }
+        let range = front_matter_range(text).ok_or(KernelError::NoFrontMatter)?;
+        let front: FrontMatter =
+            toml::from_str(&text[range]).map_err(|error| KernelError::Toml(error.to_string().trim().to_owned()))?;
+        front.check()?;
+        Ok(Self { text: text.to_owned(), front })
+    }
+
+    /// The number of points in the space of its tunables.
+    #[must_use]
+    pub fn space_size(&self) -> u64 {
+        self.front.tune.values().fold(1u64, |n, tunable| n.saturating_mul(tunable.choices.len() as u64))
+    }
+
+    /// The tunables' values in force.
+    #[must_use]
+    pub fn values(&self) -> BTreeMap<String, i64> {
+        self.front.tune.iter().map(|(name, tunable)| (name.clone(), tunable.value)).collect()
+    }
+}
+
+/// Where the TOML stands in the text.
+pub(super) fn front_matter_range(text: &str) -> Option<std::ops::Range<usize>> {
+    let open = text.find("/*---")?;
+    let blank_before = text[..open].trim_start_matches('\u{feff}').trim().is_empty();
+    let start = open + "/*---".len();
+    let end = start + text[start..].find("---*/")?;
+    // A comment that ends earlier would let code stand inside what is read as TOML.
+    let one_comment = !text[start..end].contains("*/");
+    (blank_before && one_comment).then_some(start..end)
+}
+
+impl FrontMatter {
+    fn check(&self) -> Result<(), KernelError> {
+        let fail = |what: String| Err(KernelError::Inconsistent(what));
+        if self.dtypes.is_empty() {
+            return fail("`dtypes` is empty".into());
+        }
+        for (name, tunable) in &self.tune {
+            if !is_macro_name(name) {
+                return fail(format!("tunable `{name}` is not a name in capitals, such as BLOCK_M"));
+            }
+            if !tunable.choices.contains(&tunable.value) {
+                return fail(format!("tunable {name}: value {} is not among its choices", tunable.value));
+            }
+            let mut seen = tunable.choices.clone();
+            seen.sort_unstable();
+            seen.dedup();
+            if seen.len() != tunable.choices.len() {
+                return fail(format!("tunable {name}: a choice stands twice"));
+            }
+        }
+        if let Some(name) = self.lets.keys().find(|name| !is_macro_name(name) || self.tune.contains_key(*name)) {
+            return fail(format!("let `{name}` is not a new name in capitals"));
+        }
+        for (index, variant) in self.variants.iter().enumerate() {
+            if let Some(name) = variant.tune.keys().find(|name| !self.tune.contains_key(*name)) {
+                return fail(format!("variant {}: `{name}` is not a tunable", index + 1));
+            }
+        }
+        if let Some(name) = self.scratch.iter().map(|s| &s.name).find(|name| !is_identifier(name)) {
+            return fail(format!("scratch `{name}` is not an identifier"));
+        }
+        Ok(())
+    }
+}
+
+fn is_identifier(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn is_macro_name(name: &str) -> bool {
+    is_identifier(name) && !name.chars().any(|c| c.is_ascii_lowercase()) && !name.starts_with("WS_")
+}

@@ -1,0 +1,8 @@
+//! Warpsmith: a ratchet for kernels. See `docs/architecture.md` for the floors these rooms stand on.
+
+pub mod device;
+pub mod evaluation;
+pub mod expr;
+pub mod kernel;
+pub mod op;
+pub mod rng;

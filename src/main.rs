@@ -1,0 +1,2 @@
+//! Warpsmith.
+fn main() {}

@@ -1,0 +1,273 @@
+//! `reference/<op>.toml` as types.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Dtype, ElementType, Shape};
+use crate::expr::Expr;
+
+/// What must be computed, by name, with everything the judge needs to know about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operation {
+    /// Name: of the files, of the C function, in the ledger.
+    pub name: String,
+    /// One sentence for `warpsmith ops`.
+    pub summary: String,
+    /// Shape symbols in the order of the kernel's arguments; each is a 64-bit integer.
+    pub symbols: Vec<String>,
+    /// Symbols a shape may leave out, with their values (flags, batch = 1).
+    #[serde(default)]
+    pub defaults: BTreeMap<String, Expr>,
+    /// Floating-point arguments, after the symbols.
+    #[serde(default)]
+    pub scalars: Vec<Scalar>,
+    /// Tensors in the order of the kernel's arguments.
+    pub tensors: Vec<TensorSpec>,
+    /// Useful floating-point operations of one call.
+    pub flops: Expr,
+    /// Oracle passes, in order.
+    pub passes: Vec<Pass>,
+    /// How exact a result must be.
+    pub tolerance: Tolerance,
+    /// Symbols that the CPU's shape-shrinking rule halves, largest first, never below 16.
+    pub shrink: Vec<String>,
+    /// Stage 1: the smallest case.
+    pub smoke: Shape,
+    /// Stage 2 shapes.
+    pub sweep: Vec<Shape>,
+    /// Which of the sweep is the primary shape (index).
+    pub primary: usize,
+    /// Stage 5 shapes.
+    pub edges: Vec<Shape>,
+    /// Shapes of incremental decoding, judged with the sweep.
+    #[serde(default)]
+    pub decode: Vec<Shape>,
+    /// Inclusive ranges for the shape drawn at random in stage 5, by symbol; others take their default.
+    pub random: BTreeMap<String, (i64, i64)>,
+    /// Stage 3 inputs.
+    pub adversarial: Vec<Adversarial>,
+}
+
+/// A floating-point argument (`float` in C), the same in every case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scalar {
+    /// Name of the argument.
+    pub name: String,
+    /// Its value, in doubles, from the symbols; rounded to `float` once.
+    pub value: Expr,
+}
+
+/// One tensor argument.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorSpec {
+    /// Name of the argument.
+    pub name: String,
+    /// Read or written.
+    pub role: Role,
+    /// Dimensions; row-major and contiguous unless the operation's documentation says otherwise.
+    pub shape: Vec<Expr>,
+    /// Element type.
+    pub dtype: ElementType,
+    /// When this is given and zero, the tensor is absent and the kernel receives NULL.
+    #[serde(default)]
+    pub present: Option<Expr>,
+    /// How values are drawn (inputs only).
+    #[serde(default)]
+    pub draw: Option<Draw>,
+    /// A model's weight, the same for every call of one site (cold in memory), rather than an activation.
+    #[serde(default)]
+    pub weight: bool,
+}
+
+/// Whether a kernel reads or writes a tensor; never both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Read only: mapped read-only into the candidate.
+    Input,
+    /// Written in full: poisoned before each launch.
+    Output,
+}
+
+/// How a tensor's values are drawn: `(distribution * scale * row scale + shift)`, then the specials.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Draw {
+    /// Shape of the distribution.
+    pub dist: Distribution,
+    /// Factor, in doubles, from the symbols.
+    #[serde(default)]
+    pub scale: Option<Expr>,
+    /// Added after scaling.
+    #[serde(default)]
+    pub shift: Option<Expr>,
+    /// A factor for each row of the last dimension.
+    #[serde(default)]
+    pub rows: RowScale,
+    /// Elements replaced after all else.
+    #[serde(default)]
+    pub specials: Vec<Special>,
+}
+
+/// The distribution before scaling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Distribution {
+    /// Mean 0, variance 1 (`rng::Stream::normal`).
+    Normal,
+    /// Uniform in [0, 1).
+    Uniform,
+    /// All ones.
+    Constant,
+    /// +1, -1, +1, … along the last dimension.
+    Alternating,
+    /// Integers in `0..scale` (index tensors).
+    Index,
+}
+
+/// How rows differ in magnitude.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowScale {
+    /// All rows alike.
+    #[default]
+    None,
+    /// A factor in [1/2, 2) for each row.
+    Mild,
+    /// A power of two in [2^-6, 2^6] for each row.
+    Wide,
+}
+
+/// Elements replaced by a value: `count` of them at random places in each row of the last dimension.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Special {
+    /// The value, in doubles (`inf`, `-inf`, `nan` as TOML floats).
+    pub value: f64,
+    /// How many in a row, at random places; `None` replaces all of it.
+    #[serde(default)]
+    pub count: Option<u64>,
+    /// Only each `every`-th row (from row 0).
+    #[serde(default = "one")]
+    pub every: u64,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+/// One oracle pass.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Pass {
+    /// `WS_PASS(name)` of the header, once for each item.
+    Items {
+        /// Name in the header.
+        name: String,
+        /// Number of items, from the symbols.
+        items: Expr,
+        /// What it writes.
+        out: Vec<Output>,
+    },
+    /// The trusted double-precision product `out[batch,m,n] = a[batch,m,k] * b`; `b` is `[batch,k,n]`, or `[batch,n,k]` where `trans_b` holds.
+    /// Beside each value it gives the product of the absolute values.
+    Product {
+        /// Left factor: an input or an earlier pass's output.
+        a: String,
+        /// Right factor.
+        b: String,
+        /// Number of products.
+        batch: Expr,
+        /// Rows of `a`.
+        m: Expr,
+        /// Columns of the product.
+        n: Expr,
+        /// Length of the sums.
+        k: Expr,
+        /// Whether `b` is stored transposed.
+        trans_b: Expr,
+        /// Name of the product.
+        out: String,
+        /// An items pass computing the same, against which a sample of rows is checked (its items are elements, row-major).
+        checked_by: String,
+    },
+}
+
+/// What an items pass writes: an output tensor of the operation, or an intermediate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Output {
+    /// Name: an output tensor's, or a new one.
+    pub name: String,
+    /// Number of elements.
+    pub size: Expr,
+}
+
+/// The two-part tolerance of JUDGE ("Tolerances, measured").
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tolerance {
+    /// L for fp16: bound of the relative rms error.
+    pub f16: Expr,
+    /// L for bf16.
+    pub bf16: Expr,
+    /// L for fp32.
+    pub f32: Expr,
+    /// K, the length of the sums.
+    pub sum_length: Expr,
+    /// Elements of a row of the output, for the test of each row.
+    pub row: Expr,
+    /// Adds 6u times the row's rms to the element bound for 16-bit types (attention, mlp, rotary).
+    #[serde(default)]
+    pub row_term: bool,
+}
+
+/// A hostile input of stage 3.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adversarial {
+    /// Name, for verdicts.
+    pub name: String,
+    /// Why it is there: the mistake it finds.
+    pub why: String,
+    /// Its shape.
+    pub shape: Shape,
+    /// Draws that differ from the ordinary ones, by tensor.
+    pub draw: BTreeMap<String, Draw>,
+    /// Only for these dtypes (all where empty).
+    #[serde(default)]
+    pub dtypes: Vec<Dtype>,
+}
+
+/// What can be wrong with an operation's files.
+#[derive(Debug, thiserror::Error)]
+pub enum OpError {
+    /// Neither the workspace nor the binary has it.
+    #[error("no operation `{name}`; there are: {known}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The file does not parse, or contradicts itself.
+    #[error("{file}: {what}")]
+    Invalid {
+        /// File name.
+        file: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// An expression of the operation failed for a shape.
+    #[error("operation `{op}`: {source}")]
+    Expression {
+        /// The operation.
+        op: String,
+        /// What failed.
+        source: crate::expr::ExprError,
+    },
+}
