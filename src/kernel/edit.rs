@@ -76,3 +76,38 @@ fn rewrite(
     KernelFile::parse(&changed)?;
     Ok(changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Facts;
+    use crate::op::{Dtype, Shape};
+
+    const TEXT: &str = "/*---\nop = \"rmsnorm\"\ndtypes = [\"f32\"]\n\n[tune]\n# rows at once\nBLOCK = { value = 4, choices = [2, 4, 8] } # rows\n---*/\nint x;\n";
+
+    #[test]
+    fn setting_a_tunable_changes_its_value_and_nothing_else() {
+        let changed = set_tunables(TEXT, &BTreeMap::from([("BLOCK".to_owned(), 8)])).expect("sets");
+        assert_eq!(changed, TEXT.replace("value = 4", "value = 8"));
+    }
+
+    #[test]
+    fn a_value_outside_the_choices_or_an_unknown_name_is_refused() {
+        assert!(set_tunables(TEXT, &BTreeMap::from([("BLOCK".to_owned(), 5)])).is_err());
+        assert!(set_tunables(TEXT, &BTreeMap::from([("WARPS".to_owned(), 4)])).is_err());
+    }
+
+    #[test]
+    fn an_added_variant_takes_precedence_over_older_ones() {
+        let tune = |value| BTreeMap::from([("BLOCK".to_owned(), value)]);
+        let once = add_variant(TEXT, "cols > 10", &tune(2)).expect("adds");
+        let twice = add_variant(&once, "cols > 20", &tune(8)).expect("adds");
+        let kernel = KernelFile::parse(&twice).expect("parses");
+        let block = |cols| {
+            let shape = Shape::from([("cols", cols)]);
+            kernel.resolve(&shape, Dtype::F32, &Facts::new()).expect("resolves").macros["BLOCK"]
+        };
+        assert_eq!([block(5), block(15), block(25)], [4, 2, 8]);
+        assert!(twice.ends_with("---*/\nint x;\n"));
+    }
+}

@@ -222,3 +222,45 @@ fn is_identifier(name: &str) -> bool {
 fn is_macro_name(name: &str) -> bool {
     is_identifier(name) && !name.chars().any(|c| c.is_ascii_lowercase()) && !name.starts_with("WS_")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(crate) const EXAMPLE: &str = "/*---\nop = \"rmsnorm\"\ndtypes = [\"f16\", \"f32\"]\n[tune]\nBLOCK = { value = 4, choices = [2, 4, 8] } # rows\n---*/\nint x;\n";
+
+    #[test]
+    fn a_kernel_file_gives_its_front_matter() {
+        let kernel = KernelFile::parse(EXAMPLE).expect("parses");
+        assert_eq!(kernel.front.op, "rmsnorm");
+        assert_eq!(kernel.space_size(), 3);
+        assert_eq!(kernel.values()["BLOCK"], 4);
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_the_key() {
+        for (from, to, part) in [
+            ("value = 4", "value = 5", "not among its choices"),
+            ("[2, 4, 8]", "[4, 4]", "stands twice"),
+            ("BLOCK", "block", "not a name in capitals"),
+            ("op = ", "opp = ", "opp"),
+            ("[\"f16\", \"f32\"]", "[]", "`dtypes` is empty"),
+            ("/*---", "/*", "no front matter"),
+            ("/*---", "int y; /*---", "no front matter"),
+            ("# rows", "# */ int z; /*", "no front matter"),
+        ] {
+            let error = KernelFile::parse(&EXAMPLE.replace(from, to)).expect_err(to).to_string();
+            assert!(error.contains(part), "{to}: {error}");
+        }
+        assert!(matches!(KernelFile::parse(&" ".repeat(MAX_BYTES + 1)), Err(KernelError::TooLarge { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_without_panicking(body in "\\PC{0,200}") {
+            let _ = KernelFile::parse(&body);
+            let _ = KernelFile::parse(&format!("/*---\n{body}\n---*/"));
+        }
+    }
+}

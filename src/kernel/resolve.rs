@@ -100,3 +100,63 @@ fn evaluate(place: &str, expr: &Expr, known: &BTreeMap<String, i64>) -> Result<i
     expr.int(&|name| known.get(name).copied())
         .map_err(|source| KernelError::Expression { place: place.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(rest: &str) -> KernelFile {
+        let text = format!(
+            "/*---\nop = \"rmsnorm\"\ndtypes = [\"f32\"]\n{rest}\n[tune]\nBLOCK = {{ value = 4, choices = [2, 4, 8] }}\n---*/\n"
+        );
+        KernelFile::parse(&text).expect("parses")
+    }
+
+    fn resolve(rest: &str) -> Result<Resolution, KernelError> {
+        let facts = Facts::from([("CORES".to_owned(), 2)]);
+        kernel(rest).resolve(&Shape::from([("rows", 100), ("cols", 33)]), Dtype::F32, &facts)
+    }
+
+    #[test]
+    fn the_first_variant_that_holds_replaces_the_tunables() {
+        let text = "/*---\nop = \"o\"\ndtypes = [\"f32\"]\n[tune]\nBLOCK = { value = 4, choices = [2, 4, 8] }\n\
+                    [[variant]]\nwhen = \"cols > 40\"\ntune = { BLOCK = 2 }\n[[variant]]\nwhen = \"cols > 20\"\ntune = { BLOCK = 8 }\n---*/";
+        let kernel = KernelFile::parse(text).expect("parses");
+        let block = |cols| {
+            let shape = Shape::from([("cols", cols)]);
+            kernel.resolve(&shape, Dtype::F32, &Facts::new()).expect("resolves").macros["BLOCK"]
+        };
+        assert_eq!([block(10), block(30), block(50)], [4, 8, 2]);
+    }
+
+    #[test]
+    fn derived_constants_may_stand_in_any_order() {
+        let kernel = KernelFile::parse(
+            "/*---\nop = \"o\"\ndtypes = [\"f32\"]\n[tune]\nBLOCK = { value = 4, choices = [4] }\n[let]\nA = \"B + 1\"\nB = \"BLOCK * CORES\"\n---*/",
+        )
+        .expect("parses");
+        let facts = Facts::from([("CORES".to_owned(), 2)]);
+        let macros = kernel.resolve(&Shape::default(), Dtype::F32, &facts).expect("resolves").macros;
+        assert_eq!((macros["A"], macros["B"]), (9, 8));
+    }
+
+    #[test]
+    fn a_circle_of_derived_constants_is_refused() {
+        let kernel = KernelFile::parse("/*---\nop = \"o\"\ndtypes = [\"f32\"]\n[let]\nA = \"B\"\nB = \"A\"\n---*/")
+            .expect("parses");
+        let error = kernel.resolve(&Shape::default(), Dtype::F32, &Facts::new()).expect_err("circle");
+        assert!(error.to_string().contains("depends on itself"), "{error}");
+    }
+
+    #[test]
+    fn a_shape_outside_the_domain_is_refused_by_name() {
+        let error = resolve("domain = \"cols % 8 == 0\"").expect_err("33 is odd");
+        assert_eq!(error.to_string(), "shape cols=33 rows=100 is outside the kernel's domain `cols % 8 == 0`");
+    }
+
+    #[test]
+    fn specialised_symbols_become_macros() {
+        assert_eq!(resolve("specialize = [\"cols\"]").expect("resolves").macros["WS_COLS"], 33);
+        assert!(resolve("specialize = [\"depth\"]").is_err());
+    }
+}
