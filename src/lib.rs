@@ -6,3 +6,4 @@ pub mod expr;
 pub mod kernel;
 pub mod op;
 pub mod rng;
+pub mod stats;

@@ -6,7 +6,7 @@
 //! |v| <= 3.47).
 
 /// Standard deviation of the sum of four uniform 16-bit integers: `sqrt(4 * (2^32 - 1) / 12)`.
-const SUM4_SIGMA: f64 = 37_837.227_220_5;
+pub const SUM4_SIGMA: f64 = 37_837.227_220_5;
 
 /// Mixes 64 bits: the SplitMix64 finaliser (Steele, Lea, Flood 2014; constants by D. Stafford, mix 13).
 #[must_use]
@@ -46,9 +46,16 @@ impl Stream {
     /// Mean 0, variance 1, the sum of four 16-bit uniforms.
     #[must_use]
     pub fn normal(self, index: u64) -> f64 {
+        f64::from(self.sum4(index)) / SUM4_SIGMA
+    }
+
+    /// [`Self::normal`] before it is divided by [`SUM4_SIGMA`]: an integer within ±131070.
+    #[must_use]
+    pub const fn sum4(self, index: u64) -> i32 {
+        const EVEN: u64 = 0x0000_ffff_0000_ffff;
         let bits = self.bits(index);
-        let sum = (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);
-        (sum as f64 - 131_070.0) / SUM4_SIGMA
+        let pairs = (bits & EVEN) + ((bits >> 16) & EVEN);
+        (pairs as u32 + (pairs >> 32) as u32) as i32 - 131_070
     }
 
     /// An integer in `0..bound` (`bound > 0`); the bias is below 2^-32 for the bounds used here.

@@ -1,0 +1,12 @@
+//! Statistics of measured times: pure functions, safe against NaN.
+//!
+//! A sample that holds a NaN has no order, so it has no median either: such a sample gives `None`
+//! (or a p-value of 1), never a number that could pass for a gain.
+
+mod bounds;
+mod order;
+mod rank;
+
+pub use bounds::{binomial_at_most, bootstrap_lower, mean_and_sd, median_lower, median_upper};
+pub use order::{mad, median, quantile, spread, weighted_median};
+pub use rank::{sign_test, signed_rank_test};
