@@ -99,3 +99,52 @@ impl ElementType {
         }
     }
 }
+
+/// What a tensor's bytes hold once the case's dtype is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stored {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE single precision.
+    F32,
+    /// 64-bit integers.
+    I64,
+}
+
+impl ElementType {
+    /// What the bytes hold when the case has dtype `dtype`.
+    #[must_use]
+    pub const fn stored(self, dtype: Dtype) -> Stored {
+        match (self, dtype) {
+            (Self::I64, _) => Stored::I64,
+            (Self::F32, _) | (Self::Case, Dtype::F32) => Stored::F32,
+            (Self::Case, Dtype::F16) => Stored::F16,
+            (Self::Case, Dtype::Bf16) => Stored::Bf16,
+        }
+    }
+}
+
+impl Stored {
+    /// Bytes an element takes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+            Self::I64 => 8,
+        }
+    }
+
+    /// The floating-point type it is; `None` for integers.
+    #[must_use]
+    pub const fn dtype(self) -> Option<Dtype> {
+        match self {
+            Self::F16 => Some(Dtype::F16),
+            Self::Bf16 => Some(Dtype::Bf16),
+            Self::F32 => Some(Dtype::F32),
+            Self::I64 => None,
+        }
+    }
+}

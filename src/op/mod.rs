@@ -2,13 +2,26 @@
 //!
 //! `reference/<op>.toml` becomes an [`Operation`]; `reference/<op>.h` is its oracle source.
 
+mod check;
+mod draw;
 mod dtype;
+mod error;
+mod load;
+mod measure;
 mod shape;
+mod shrink;
+mod source;
 mod spec;
 
-pub use dtype::{Dtype, ElementType};
+pub use draw::draw;
+pub use dtype::{Dtype, ElementType, Stored};
+pub use error::OpError;
 pub use shape::{Case, Shape, TargetShape};
+pub use source::OpSource;
 pub use spec::{
-    Adversarial, Distribution, Draw, OpError, Operation, Output, Pass, Role, RowScale, Scalar, Special, TensorSpec,
-    Tolerance,
+    Adversarial, Distribution, Draw, ItemsPass, Operation, Output, Pass, ProductPass, Role, RowScale, Scalar, Special,
+    TensorSpec, Tolerance,
 };
+
+#[cfg(test)]
+pub(crate) mod samples;

@@ -31,6 +31,9 @@ pub struct Operation {
     pub passes: Vec<Pass>,
     /// How exact a result must be.
     pub tolerance: Tolerance,
+    /// What every shape must satisfy (`D % 2 == 0`); drawn shapes are drawn again until it holds.
+    #[serde(default)]
+    pub requires: Option<Expr>,
     /// Symbols that the CPU's shape-shrinking rule halves, largest first, never below 16.
     pub shrink: Vec<String>,
     /// Stage 1: the smallest case.
@@ -48,6 +51,9 @@ pub struct Operation {
     pub random: BTreeMap<String, (i64, i64)>,
     /// Stage 3 inputs.
     pub adversarial: Vec<Adversarial>,
+    /// Text of `reference/<op>.h`, the oracle.
+    #[serde(skip)]
+    pub header: String,
 }
 
 /// A floating-point argument (`float` in C), the same in every case.
@@ -93,7 +99,8 @@ pub enum Role {
     Output,
 }
 
-/// How a tensor's values are drawn: `(distribution * scale * row scale + shift)`, then the specials.
+/// How a tensor's values are drawn: `(distribution * scale * row scale + shift)`, then the specials;
+/// a row is the last dimension.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draw {
@@ -136,13 +143,13 @@ pub enum RowScale {
     /// All rows alike.
     #[default]
     None,
-    /// A factor in [1/2, 2) for each row.
+    /// A factor in [1/2, 2) for each row, uniform.
     Mild,
     /// A power of two in [2^-6, 2^6] for each row.
     Wide,
 }
 
-/// Elements replaced by a value: `count` of them at random places in each row of the last dimension.
+/// Elements replaced by a value: `count` of them at random places (which may coincide) in each row of the last dimension.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Special {
@@ -162,39 +169,52 @@ const fn one() -> u64 {
 
 /// One oracle pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Pass {
     /// `WS_PASS(name)` of the header, once for each item.
-    Items {
-        /// Name in the header.
-        name: String,
-        /// Number of items, from the symbols.
-        items: Expr,
-        /// What it writes.
-        out: Vec<Output>,
-    },
-    /// The trusted double-precision product `out[batch,m,n] = a[batch,m,k] * b`; `b` is `[batch,k,n]`, or `[batch,n,k]` where `trans_b` holds.
-    /// Beside each value it gives the product of the absolute values.
-    Product {
-        /// Left factor: an input or an earlier pass's output.
-        a: String,
-        /// Right factor.
-        b: String,
-        /// Number of products.
-        batch: Expr,
-        /// Rows of `a`.
-        m: Expr,
-        /// Columns of the product.
-        n: Expr,
-        /// Length of the sums.
-        k: Expr,
-        /// Whether `b` is stored transposed.
-        trans_b: Expr,
-        /// Name of the product.
-        out: String,
-        /// An items pass computing the same, against which a sample of rows is checked (its items are elements, row-major).
-        checked_by: String,
-    },
+    Items(ItemsPass),
+    /// A trusted matrix product.
+    Product(Box<ProductPass>),
+}
+
+/// A pass written in the header.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ItemsPass {
+    /// Name in the header.
+    pub name: String,
+    /// Number of items, from the symbols.
+    pub items: Expr,
+    /// What it writes.
+    pub out: Vec<Output>,
+}
+
+/// The trusted double-precision product `out[batch,m,n] = a[batch,m,k] * b`; `b` is `[batch,k,n]`, or `[batch,n,k]` where `trans_b` holds.
+///
+/// Beside each value it gives the product of the factors' absolute terms: `|x|` for an input, what
+/// `ws_put` was told for an earlier pass's output.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProductPass {
+    /// Left factor: an input or an earlier pass's output.
+    pub a: String,
+    /// Right factor.
+    pub b: String,
+    /// Number of products.
+    pub batch: Expr,
+    /// Rows of `a`.
+    pub m: Expr,
+    /// Columns of the product.
+    pub n: Expr,
+    /// Length of the sums.
+    pub k: Expr,
+    /// Whether `b` is stored transposed.
+    pub trans_b: Expr,
+    /// Name of the product.
+    pub out: String,
+    /// An items pass computing the same, against which a sample of elements is checked each time
+    /// (its items are elements, row-major). It runs for that sample only, never in full.
+    pub checked_by: String,
 }
 
 /// What an items pass writes: an output tensor of the operation, or an intermediate.
@@ -241,33 +261,4 @@ pub struct Adversarial {
     /// Only for these dtypes (all where empty).
     #[serde(default)]
     pub dtypes: Vec<Dtype>,
-}
-
-/// What can be wrong with an operation's files.
-#[derive(Debug, thiserror::Error)]
-pub enum OpError {
-    /// Neither the workspace nor the binary has it.
-    #[error("no operation `{name}`; there are: {known}")]
-    Unknown {
-        /// The name asked for.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
-    /// The file does not parse, or contradicts itself.
-    #[error("{file}: {what}")]
-    Invalid {
-        /// File name.
-        file: String,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// An expression of the operation failed for a shape.
-    #[error("operation `{op}`: {source}")]
-    Expression {
-        /// The operation.
-        op: String,
-        /// What failed.
-        source: crate::expr::ExprError,
-    },
 }

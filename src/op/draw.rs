@@ -1,0 +1,314 @@
+//! Drawing a tensor's values from a seed.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Distribution, Draw, Dtype, OpError, Operation, RowScale, Shape, Stored, TensorSpec};
+use crate::rng::{SUM4_SIGMA, Stream};
+
+/// Elements a thread takes at a time: large enough to make the hand-over free, small enough to share evenly.
+const CHUNK: usize = 1 << 16;
+
+/// Values computed before they are written, so that conversion runs in a loop of its own.
+const BLOCK: usize = 1024;
+
+/// Fills `out` with the tensor's values for `seed`: element `i` depends only on the seed, the tensor's
+/// name, `i` and the shape, so any number of threads gives the same bytes. A value is computed in
+/// doubles, rounded to single precision and then to the tensor's type, each to nearest even.
+///
+/// `out` has the tensor's elements times its element size bytes, in the machine's byte order.
+///
+/// # Errors
+/// An expression of the draw that fails at this (complete) shape.
+///
+/// # Panics
+/// Where `out` has another size.
+pub fn draw(
+    op: &Operation,
+    tensor: &TensorSpec,
+    shape: &Shape,
+    dtype: Dtype,
+    draw: &Draw,
+    seed: u64,
+    out: &mut [u8],
+) -> Result<(), OpError> {
+    let elements = op.elements(tensor, shape)?;
+    let stored = tensor.dtype.stored(dtype);
+    let bytes = stored.bytes();
+    assert_eq!(out.len(), elements * bytes, "the buffer of `{}` has the tensor's size", tensor.name);
+    let columns = op.dimensions(tensor, shape)?.last().copied().unwrap_or(1).max(1);
+    let value = |key: &str, expr: &Option<crate::expr::Expr>, otherwise: f64| match expr {
+        Some(expr) => op.double(&format!("draw of {}, {key}", tensor.name), expr, shape),
+        None => Ok(otherwise),
+    };
+    let plan = Plan {
+        draw,
+        columns,
+        scale: value("scale", &draw.scale, 1.0)?,
+        shift: value("shift", &draw.shift, 0.0)?,
+        values: Stream::new(seed, &tensor.name),
+        rows: Stream::new(seed, &format!("{}/rows", tensor.name)),
+        places: Stream::new(seed, &format!("{}/places", tensor.name)),
+    };
+    in_chunks(out, CHUNK * bytes, &|index, chunk| plan.fill(index * CHUNK, stored, chunk));
+    Ok(())
+}
+
+/// Hands `size`-byte chunks of `out` with their indices to `fill`, over all cores where there are several.
+fn in_chunks(out: &mut [u8], size: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+    let chunks = out.len().div_ceil(size);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chunks);
+    if threads <= 1 {
+        out.chunks_mut(size).enumerate().for_each(|(index, chunk)| fill(index, chunk));
+        return;
+    }
+    let slots: Vec<std::sync::Mutex<&mut [u8]>> = out.chunks_mut(size).map(std::sync::Mutex::new).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((index, slot)) = {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    slots.get(index).map(|slot| (index, slot))
+                } {
+                    // Each index is taken once, so the lock is free and cannot be poisoned by another holder.
+                    let mut chunk = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    fill(index, &mut chunk);
+                }
+            });
+        }
+    });
+}
+
+struct Plan<'a> {
+    draw: &'a Draw,
+    columns: usize,
+    scale: f64,
+    shift: f64,
+    values: Stream,
+    rows: Stream,
+    places: Stream,
+}
+
+impl Plan<'_> {
+    /// The elements from `begin` on, as many as fit in `chunk`.
+    fn fill(&self, begin: usize, stored: Stored, chunk: &mut [u8]) {
+        let bytes = stored.bytes();
+        let end = begin + chunk.len() / bytes;
+        let mut block = [0f32; BLOCK];
+        let mut at = begin;
+        while at < end {
+            let row = at / self.columns;
+            let stop = end.min((row + 1) * self.columns).min(at + BLOCK);
+            let place = (at - begin) * bytes..(stop - begin) * bytes;
+            if stored == Stored::I64 {
+                self.integers(at..stop, &mut chunk[place]);
+            } else {
+                let values = &mut block[..stop - at];
+                self.row_part(at..stop, row, values);
+                store(stored, values, &mut chunk[place]);
+            }
+            at = stop;
+        }
+    }
+
+    fn row_part(&self, range: std::ops::Range<usize>, row: usize, values: &mut [f32]) {
+        let factor = self.scale * self.row_factor(row);
+        let (shift, stream, first) = (self.shift, self.values, range.start as u64);
+        let indexed = values.iter_mut().zip(first..);
+        match self.draw.dist {
+            Distribution::Normal => {
+                // One multiplication an element instead of a division: this loop is most of a draw's time.
+                let factor = factor / SUM4_SIGMA;
+                indexed.for_each(|(v, i)| *v = (f64::from(stream.sum4(i)) * factor + shift) as f32);
+            }
+            Distribution::Uniform => indexed.for_each(|(v, i)| *v = (stream.uniform(i) * factor + shift) as f32),
+            Distribution::Constant => values.fill((factor + shift) as f32),
+            Distribution::Alternating => {
+                let column = range.start - row * self.columns;
+                for (v, j) in values.iter_mut().zip(column..) {
+                    *v = (if j % 2 == 0 { factor } else { -factor } + shift) as f32;
+                }
+            }
+            Distribution::Index => {
+                indexed.for_each(|(v, i)| *v = (stream.below(i, self.scale as u64) as f64 + shift) as f32);
+            }
+        }
+        self.specials(&range, row, &mut |at, special| values[at] = special as f32);
+    }
+
+    fn integers(&self, range: std::ops::Range<usize>, out: &mut [u8]) {
+        let row = range.start / self.columns;
+        let mut values: Vec<i64> =
+            range.clone().map(|i| self.values.below(i as u64, self.scale as u64) as i64 + self.shift as i64).collect();
+        self.specials(&range, row, &mut |at, special| values[at] = special as i64);
+        for (bytes, value) in out.chunks_exact_mut(8).zip(values) {
+            bytes.copy_from_slice(&value.to_ne_bytes());
+        }
+    }
+
+    fn row_factor(&self, row: usize) -> f64 {
+        match self.draw.rows {
+            RowScale::None => 1.0,
+            RowScale::Mild => 0.5 + 1.5 * self.rows.uniform(row as u64),
+            RowScale::Wide => 2f64.powi(self.rows.below(row as u64, 13) as i32 - 6),
+        }
+    }
+
+    /// Calls `put` with the offset in `range` (all of one row) and the value of each special there.
+    fn specials(&self, range: &std::ops::Range<usize>, row: usize, put: &mut dyn FnMut(usize, f64)) {
+        for (number, special) in self.draw.specials.iter().enumerate() {
+            if !(row as u64).is_multiple_of(special.every) {
+                continue;
+            }
+            let Some(count) = special.count else {
+                (0..range.len()).for_each(|at| put(at, special.value));
+                continue;
+            };
+            for turn in 0..count {
+                // Rows, specials and turns each get counters of their own.
+                let counter = (row as u64) << 20 ^ (number as u64) << 56 ^ turn;
+                let column = self.places.below(counter, self.columns as u64) as usize;
+                let place = row * self.columns + column;
+                if range.contains(&place) {
+                    put(place - range.start, special.value);
+                }
+            }
+        }
+    }
+}
+
+/// Writes `values` as bytes; integers never come here.
+fn store(stored: Stored, values: &[f32], out: &mut [u8]) {
+    use half::slice::HalfFloatSliceExt;
+    match stored {
+        Stored::F16 => {
+            let mut halves = [half::f16::ZERO; BLOCK];
+            let halves = &mut halves[..values.len()];
+            halves.convert_from_f32_slice(values);
+            for (bytes, value) in out.chunks_exact_mut(2).zip(halves) {
+                bytes.copy_from_slice(&value.to_ne_bytes());
+            }
+        }
+        Stored::Bf16 => {
+            for (bytes, value) in out.chunks_exact_mut(2).zip(values) {
+                bytes.copy_from_slice(&bf16_bits(*value).to_ne_bytes());
+            }
+        }
+        Stored::F32 | Stored::I64 => {
+            for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
+                bytes.copy_from_slice(&value.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// bfloat16 nearest to `value`, ties to even; NaN stays NaN. As `half::bf16::from_f32`, in a form that vectorises.
+const fn bf16_bits(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::{ElementType, Special, samples};
+    use super::*;
+
+    fn floats(bytes: &[u8]) -> Vec<f32> {
+        bytes.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
+    }
+
+    fn drawn(rows: i64, cols: i64, how: &Draw, dtype: Dtype, seed: u64) -> Vec<u8> {
+        let op = samples::rmsnorm();
+        let shape = Shape::from([("rows", rows), ("cols", cols)]);
+        let mut out = vec![0; (rows * cols) as usize * dtype.bytes()];
+        draw(&op, &op.tensors[0], &shape, dtype, how, seed, &mut out).unwrap();
+        out
+    }
+
+    fn plain(dist: Distribution) -> Draw {
+        Draw { dist, scale: None, shift: None, rows: RowScale::None, specials: vec![] }
+    }
+
+    #[test]
+    fn an_element_depends_only_on_seed_name_and_index() {
+        let how = plain(Distribution::Normal);
+        let large = drawn(300, 1000, &how, Dtype::F32, 9);
+        let small = drawn(3, 1000, &how, Dtype::F32, 9);
+        assert_eq!(large[..small.len()], small[..], "threads and sizes do not matter");
+        let stream = Stream::new(9, "x");
+        let values = floats(&large);
+        assert!((0..300_000).all(|i| (values[i] - stream.normal(i as u64) as f32).abs() <= 1e-6));
+        assert_ne!(drawn(3, 1000, &how, Dtype::F32, 10), small);
+    }
+
+    #[test]
+    fn sixteen_bits_are_rounded_to_nearest_even() {
+        let how = Draw { scale: Some("3".parse().unwrap()), ..plain(Distribution::Normal) };
+        let wide = floats(&drawn(5, 333, &how, Dtype::F32, 4));
+        for (value, bytes) in wide.iter().zip(drawn(5, 333, &how, Dtype::F16, 4).chunks_exact(2)) {
+            assert_eq!(bytes, half::f16::from_f32(*value).to_ne_bytes());
+        }
+        for (value, bytes) in wide.iter().zip(drawn(5, 333, &how, Dtype::Bf16, 4).chunks_exact(2)) {
+            assert_eq!(bytes, half::bf16::from_f32(*value).to_ne_bytes());
+        }
+    }
+
+    #[test]
+    fn every_sixteen_bit_pattern_and_its_neighbours_round_as_half_rounds_them() {
+        for bits in (0..=u16::MAX)
+            .flat_map(|high| [0u32, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| u32::from(high) << 16 | low))
+        {
+            let value = f32::from_bits(bits);
+            assert_eq!(bf16_bits(value), half::bf16::from_f32(value).to_bits(), "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn rows_differ_in_magnitude_where_asked() {
+        let ones = Draw { rows: RowScale::Wide, ..plain(Distribution::Constant) };
+        let values = floats(&drawn(200, 7, &ones, Dtype::F32, 1));
+        assert!(values.chunks(7).all(|row| row.iter().all(|v| *v == row[0] && v.log2().fract() == 0.0)));
+        let (low, high) = values.iter().fold((f32::MAX, 0f32), |(l, h), v| (l.min(*v), h.max(*v)));
+        assert!(low <= 1.0 / 32.0 && high >= 32.0 && low >= 1.0 / 64.0 && high <= 64.0);
+        let mild = Draw { rows: RowScale::Mild, ..plain(Distribution::Constant) };
+        assert!(floats(&drawn(200, 7, &mild, Dtype::F32, 1)).iter().all(|v| (0.5..2.0).contains(v)));
+    }
+
+    #[test]
+    fn specials_replace_the_places_asked_for() {
+        let specials = vec![
+            Special { value: f64::INFINITY, count: Some(1), every: 2 },
+            Special { value: 7.0, count: None, every: 5 },
+        ];
+        let how = Draw { specials, ..plain(Distribution::Alternating) };
+        // A row longer than a block, so that the places cross its parts.
+        let values = floats(&drawn(10, 2500, &how, Dtype::F32, 3));
+        for (row, values) in values.chunks(2500).enumerate() {
+            let infinite = values.iter().filter(|v| v.is_infinite()).count();
+            match row {
+                0 | 5 => assert!(values.iter().all(|v| *v == 7.0)),
+                _ => assert_eq!(infinite, usize::from(row % 2 == 0)),
+            }
+            if row % 2 == 1 && row != 5 {
+                assert!(values.iter().enumerate().all(|(j, v)| *v == if j % 2 == 0 { 1.0 } else { -1.0 }));
+            }
+        }
+    }
+
+    #[test]
+    fn indices_are_integers_in_range() {
+        let mut op = samples::rmsnorm();
+        op.tensors[0].dtype = ElementType::I64;
+        let shape = Shape::from([("rows", 50), ("cols", 40)]);
+        let how = Draw { scale: Some("cols".parse().unwrap()), ..plain(Distribution::Index) };
+        let mut out = vec![0; 50 * 40 * 8];
+        draw(&op, &op.tensors[0], &shape, Dtype::F16, &how, 2, &mut out).unwrap();
+        let values: Vec<i64> = out.chunks_exact(8).map(|b| i64::from_ne_bytes(b.try_into().unwrap())).collect();
+        assert!(values.iter().all(|v| (0..40).contains(v)));
+        assert!((0..40).all(|wanted| values.contains(&wanted)));
+    }
+}
