@@ -7,3 +7,4 @@ pub mod kernel;
 pub mod op;
 pub mod rng;
 pub mod stats;
+pub mod workspace;

@@ -1,0 +1,236 @@
+//! Where files are: the workspace, the machine's cache, the repository, and the copies inside the binary.
+
+mod cache;
+mod duration;
+mod embedded;
+mod error;
+mod files;
+mod lock;
+mod repository;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+pub use cache::cache_dir;
+pub use duration::{DurationError, duration, format_duration};
+pub use embedded::{embedded, embedded_names};
+pub use error::WorkspaceError;
+pub use files::{remove_if_there, sync_folder, write_synced};
+pub use lock::{DeviceLock, FileLock};
+pub use repository::{identity, open as open_repository};
+pub use settings::{DeviceSettings, RunSettings, Settings, TunerSettings};
+
+/// The file that makes a directory a workspace.
+pub const SETTINGS_FILE: &str = "warpsmith.toml";
+/// The ledger at a workspace's root.
+pub const LEDGER_FILE: &str = "results.tsv";
+/// The folder for what a run writes beside the ledger; it ignores itself.
+pub const PRIVATE_FOLDER: &str = ".warpsmith";
+
+/// What a new workspace's settings file says: every default, as a comment.
+const NEW_SETTINGS: &str = "\
+# Settings of Warpsmith for this directory; every key is optional.
+
+[run]
+# max_reverts = 5        # a kernel is left after so many experiments in a row that were not kept
+# roofline = 0.9         # or at this share of what the machine can do
+# speedup = 2.0          # or at this speedup over what you have today
+# per_kernel = \"2h\"      # or after this time
+# budget = \"8h\"          # the whole run; without it, until every kernel is done
+# dtype = \"bf16\"         # without these three, what the model's config.json says
+# batch = 1
+# seq = 512
+";
+
+/// A directory that holds `warpsmith.toml`.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    /// Its path, absolute and without links.
+    root: PathBuf,
+    /// What `warpsmith.toml` says.
+    settings: Settings,
+}
+
+/// What [`Workspace::make`] had to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Made {
+    /// The settings file, if it was written.
+    pub settings: Option<PathBuf>,
+    /// The folder of the new repository, if one was made.
+    pub repository: Option<PathBuf>,
+}
+
+impl Made {
+    /// What was made, a sentence each.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let settings = self.settings.iter().map(|path| format!("made a workspace: {}", path.display()));
+        let repository = self.repository.iter().map(|path| {
+            format!("made a git repository in {}; it holds only Warpsmith's own files", path.display())
+        });
+        settings.chain(repository).collect()
+    }
+}
+
+/// A file's text, and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// The text.
+    pub text: String,
+    /// The file on disk; `None` for the copy inside the binary.
+    pub path: Option<PathBuf>,
+}
+
+impl Workspace {
+    /// The workspace of a model: the nearest directory at or above `model_dir` with a `warpsmith.toml`.
+    ///
+    /// # Errors
+    /// The model directory cannot be read, or the settings are wrong.
+    pub fn find(model_dir: &Path) -> Result<Option<Self>, WorkspaceError> {
+        let start = canonical(model_dir)?;
+        match start.ancestors().find(|folder| folder.join(SETTINGS_FILE).is_file()) {
+            Some(root) => Self::at(root).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The workspace at `root`; without a settings file, every setting has its default.
+    fn at(root: &Path) -> Result<Self, WorkspaceError> {
+        let path = root.join(SETTINGS_FILE);
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            other => other.map_err(WorkspaceError::reading(&path))?,
+        };
+        let settings = Settings::parse(&text).map_err(|what| WorkspaceError::Settings { path, what })?;
+        Ok(Self { root: root.to_owned(), settings })
+    }
+
+    /// Makes a workspace in the model directory, in a new repository if there is none at or above it. What is there
+    /// already is left as it is; of everything else in the directory, nothing comes into a new repository.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or is in a repository that cannot be used.
+    pub fn make(model_dir: &Path) -> Result<(Self, Made), WorkspaceError> {
+        let root = canonical(model_dir)?;
+        // Looked at first: what cannot be used is refused before anything is written.
+        match open_repository(&root) {
+            Ok(_) | Err(WorkspaceError::NoRepository { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let mut made = Made::default();
+        let path = root.join(SETTINGS_FILE);
+        if !path.exists() {
+            write_synced(&path, NEW_SETTINGS.as_bytes()).map_err(WorkspaceError::writing(&path))?;
+            made.settings = Some(path);
+        }
+        let workspace = Self::at(&root)?;
+        made.repository = workspace.ensure_repository()?;
+        Ok((workspace, made))
+    }
+
+    /// Makes a repository at the root if the workspace is in none; returns where.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub fn ensure_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
+        match open_repository(&self.root) {
+            Ok(_) => Ok(None),
+            Err(WorkspaceError::NoRepository { .. }) => {
+                let files = [SETTINGS_FILE].into_iter().filter(|file| self.root.join(file).is_file());
+                repository::make(&self.root, &files.collect::<Vec<_>>())?;
+                Ok(Some(self.root.clone()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its path, absolute and without links.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What `warpsmith.toml` says.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A file of the workspace by its name relative to the root (`kernels/cpu/rmsnorm.c`): from disk, else the copy
+    /// inside the binary.
+    ///
+    /// # Errors
+    /// Neither has it, it cannot be read, or the name leads out of the workspace.
+    pub fn file(&self, name: &str) -> Result<Text, WorkspaceError> {
+        let path = self.root.join(relative(name)?);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(Text { text, path: Some(path) }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match embedded(name) {
+                Some(text) => Ok(Text { text: text.to_owned(), path: None }),
+                None => Err(WorkspaceError::NoFile { name: name.to_owned(), root: self.root.clone() }),
+            },
+            Err(error) => Err(WorkspaceError::reading(&path)(error)),
+        }
+    }
+
+    /// The names of the files directly in `folder` (`reference`), on disk and inside the binary; sorted, each once.
+    ///
+    /// # Errors
+    /// The folder is there and cannot be read, or its name leads out of the workspace.
+    pub fn names(&self, folder: &str) -> Result<Vec<String>, WorkspaceError> {
+        let path = self.root.join(relative(folder)?);
+        let prefix = format!("{folder}/");
+        let mut names: Vec<String> =
+            embedded_names(&prefix).filter(|name| !name[prefix.len()..].contains('/')).map(str::to_owned).collect();
+        match std::fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(WorkspaceError::reading(&path)(error)),
+            Ok(entries) => {
+                for entry in entries {
+                    let entry = entry.map_err(WorkspaceError::reading(&path))?;
+                    if let (true, Some(name)) = (entry.path().is_file(), entry.file_name().to_str()) {
+                        names.push(format!("{prefix}{name}"));
+                    }
+                }
+            }
+        }
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// `.warpsmith`, made if need be; it ignores itself, so that git never shows it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn private_folder(&self) -> Result<PathBuf, WorkspaceError> {
+        let folder = self.root.join(PRIVATE_FOLDER);
+        let ignore = folder.join(".gitignore");
+        if !ignore.is_file() {
+            write_synced(&ignore, b"*\n").map_err(WorkspaceError::writing(&ignore))?;
+        }
+        Ok(folder)
+    }
+}
+
+/// The absolute path without links.
+fn canonical(path: &Path) -> Result<PathBuf, WorkspaceError> {
+    let failed = |source| WorkspaceError::NoDirectory { path: path.to_owned(), source };
+    let full = path.canonicalize().map_err(failed)?;
+    // Found out now, in the words for it, and not by the first file that cannot be opened in it.
+    std::fs::read_dir(&full).map_err(failed)?;
+    Ok(full)
+}
+
+/// A name as a path that stays below where it is joined.
+pub(crate) fn relative(name: &str) -> Result<&Path, WorkspaceError> {
+    let path = Path::new(name);
+    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if !plain || name.is_empty() || name.contains(['\0', '\n']) {
+        return Err(WorkspaceError::BadName(name.to_owned()));
+    }
+    Ok(path)
+}

@@ -1,0 +1,137 @@
+//! `warpsmith.toml`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::duration;
+use crate::op::Dtype;
+
+/// The settings of a workspace. Every key is optional; an unknown one is an error, so that a typing mistake is seen.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What a run does and when it stops.
+    pub run: RunSettings,
+    /// The machine.
+    pub device: DeviceSettings,
+    /// The built-in tuner.
+    pub tuner: TunerSettings,
+}
+
+/// `[run]`: the stop rules, and what the model is profiled with.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunSettings {
+    /// A target ends after so many experiments in a row that were not kept.
+    pub max_reverts: u32,
+    /// A target ends at this share of its roofline (0.9 is 90 %).
+    pub roofline: f64,
+    /// A target ends at this speedup over what the user has.
+    pub speedup: f64,
+    /// A target ends after this time (as in `"2h"`).
+    #[serde(deserialize_with = "duration::required")]
+    pub per_kernel: Duration,
+    /// The run ends after this time; without it, when its targets do.
+    #[serde(deserialize_with = "duration::optional")]
+    pub budget: Option<Duration>,
+    /// The dtype to run the model in; without it, what suits the device.
+    pub dtype: Option<Dtype>,
+    /// Sequences in a batch.
+    pub batch: Option<u64>,
+    /// Tokens in a sequence.
+    pub seq: Option<u64>,
+}
+
+impl Default for RunSettings {
+    fn default() -> Self {
+        Self {
+            max_reverts: 5,
+            roofline: 0.9,
+            speedup: 2.0,
+            per_kernel: Duration::from_secs(2 * 3600),
+            budget: None,
+            dtype: None,
+            batch: None,
+            seq: None,
+        }
+    }
+}
+
+/// `[device]`: has no keys so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSettings {}
+
+/// `[tuner]`: has no keys so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunerSettings {}
+
+impl Settings {
+    /// Reads the text of a `warpsmith.toml`.
+    ///
+    /// # Errors
+    /// The TOML reader's sentence with line and column: bad syntax, an unknown key, a value of the wrong kind,
+    /// or a rule that could never hold.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let settings: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let run = &settings.run;
+        for (key, value) in [("roofline", run.roofline), ("speedup", run.speedup)] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(format!("[run] {key} = {value}: must be a number above zero"));
+            }
+        }
+        if run.max_reverts == 0 {
+            return Err("[run] max_reverts = 0: must be at least 1".to_owned());
+        }
+        for (key, value) in [("batch", run.batch), ("seq", run.seq)] {
+            if value == Some(0) {
+                return Err(format!("[run] {key} = 0: must be at least 1"));
+            }
+        }
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_empty_file_gives_the_defaults() {
+        let settings = Settings::parse("").unwrap();
+        assert_eq!(settings, Settings::default());
+        assert_eq!(settings.run.per_kernel, Duration::from_secs(7200));
+        assert_eq!((settings.run.max_reverts, settings.run.budget), (5, None));
+    }
+
+    #[test]
+    fn every_key_can_be_set() {
+        let text = "[run]\nmax_reverts = 3\nroofline = 0.8\nspeedup = 4\nper_kernel = \"8m\"\nbudget = \"90s\"\n\
+                    dtype = \"bf16\"\nbatch = 2\nseq = 512\n[device]\n[tuner]\n";
+        let run = Settings::parse(text).unwrap().run;
+        assert_eq!((run.max_reverts, run.roofline, run.speedup), (3, 0.8, 4.0));
+        assert_eq!((run.per_kernel, run.budget), (Duration::from_secs(480), Some(Duration::from_secs(90))));
+        assert_eq!((run.dtype, run.batch, run.seq), (Some(Dtype::Bf16), Some(2), Some(512)));
+    }
+
+    #[test]
+    fn a_mistake_is_named() {
+        for (text, word) in [
+            ("[run]\nmax_revert = 3\n", "max_revert"),
+            ("[runs]\n", "runs"),
+            ("[run]\nbudget = \"soon\"\n", "`soon` is not a length of time"),
+            ("[run]\nper_kernel = 7\n", "line 2"),
+            ("[run]\nroofline = -1.0\n", "roofline"),
+            ("[run]\nspeedup = nan\n", "speedup"),
+            ("[run]\nmax_reverts = 0\n", "max_reverts"),
+            ("[run]\nseq = 0\n", "seq"),
+            ("[device]\nname = 1\n", "name"),
+        ] {
+            let error = Settings::parse(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}
