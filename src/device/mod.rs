@@ -1,5 +1,7 @@
 //! The machine a kernel runs on: what it is, and its measured ceilings.
 
+mod cache;
+mod detect;
 mod roofline;
 
 use std::collections::BTreeMap;
@@ -7,6 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::op::Dtype;
+pub use cache::{cached_card, store_card};
+pub use detect::{CpuFacts, detect_cpu};
 pub use roofline::{Bound, Roofline, roofline};
 
 /// A device as kernels see it.
