@@ -30,7 +30,8 @@ pub fn set_tunables(text: &str, values: &BTreeMap<String, i64>) -> Result<String
     })
 }
 
-/// The text with a row `[[variant]] when = …, tune = {…}` put before the others, so that it takes precedence.
+/// The text with a row `[[variant]] when = …, tune = {…}` put before the others, so that it takes precedence. A row
+/// with the same condition, which could never hold again, is dropped.
 ///
 /// # Errors
 /// A text without front matter, or a variant that does not fit it.
@@ -44,6 +45,9 @@ pub fn add_variant(text: &str, when: &str, tune: &BTreeMap<String, i64>) -> Resu
         let mut rows = toml_edit::ArrayOfTables::new();
         rows.push(row);
         for mut table in old.into_iter().flatten() {
+            if table.get("when").and_then(Item::as_str) == Some(when) {
+                continue;
+            }
             // A table remembers where it stood; forgetting it keeps the new row first.
             table.set_position(None);
             rows.push(table);
@@ -109,5 +113,20 @@ mod tests {
         };
         assert_eq!([block(5), block(15), block(25)], [4, 2, 8]);
         assert!(twice.ends_with("---*/\nint x;\n"));
+    }
+
+    #[test]
+    fn a_new_row_comes_first_and_replaces_one_with_its_condition() {
+        let front = "op = \"x\"\ndtypes = [\"f32\"]\n[tune]\nA = { value = 1, choices = [1, 2, 3] }\n";
+        let text = format!("/*---\n{front}---*/\nvoid x(void) {{}}\n");
+        let row = |value| BTreeMap::from([("A".to_owned(), value)]);
+        let text = add_variant(&text, "N <= 4", &row(2)).expect("fits");
+        let text = add_variant(&text, "N > 4", &row(3)).expect("fits");
+        let text = add_variant(&text, "N <= 4", &row(3)).expect("fits");
+        let rows = KernelFile::parse(&text).expect("fits").front.variants;
+        let whens: Vec<&str> = rows.iter().map(|row| row.when.text()).collect();
+        assert_eq!(whens, ["N <= 4", "N > 4"]);
+        assert_eq!(rows[0].tune["A"], 3);
+        assert!(text.ends_with("---*/\nvoid x(void) {}\n"));
     }
 }
