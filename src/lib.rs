@@ -4,6 +4,7 @@ pub mod device;
 pub mod evaluation;
 pub mod expr;
 pub mod kernel;
+pub mod model;
 pub mod op;
 pub mod rng;
 pub mod stats;
