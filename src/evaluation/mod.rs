@@ -1,5 +1,7 @@
 //! What is known about a candidate after the judge has seen it: data only.
 
+mod any_float;
+
 use serde::{Deserialize, Serialize};
 
 use crate::device::Bound;
@@ -218,8 +220,10 @@ pub struct ErrorStats {
     /// Where it is (flat index).
     pub worst_at: u64,
     /// The candidate's value there.
+    #[serde(with = "any_float")]
     pub got: f64,
     /// The oracle's value there.
+    #[serde(with = "any_float")]
     pub want: f64,
     /// rms of `y - r` over rms of `r`.
     pub relative_rms: f64,
@@ -242,6 +246,8 @@ pub struct Timing {
     pub roofline_pct: f64,
     /// The margin a gain had to exceed (as a ratio, 0.01 for 1 %).
     pub margin: f64,
+    /// Rounds in a block (each times both sides twice).
+    pub rounds: u32,
     /// Blocks measured in the first stage.
     pub blocks: u32,
     /// Median speedup of each confirming session.
