@@ -7,5 +7,6 @@ pub mod kernel;
 pub mod model;
 pub mod op;
 pub mod rng;
+pub mod sandbox;
 pub mod stats;
 pub mod workspace;

@@ -1,0 +1,19 @@
+//! What hostile text and hostile code may reach: files, the network, system calls, time.
+//!
+//! Everything here is the operating system's own protection of a process from itself. A machine may lack some of it;
+//! [`protections`] says which, and the rest still holds.
+
+mod command;
+mod files;
+mod limits;
+mod lines;
+mod protections;
+mod source;
+mod syscalls;
+
+pub use command::{Finished, Jail};
+pub use files::{FileWall, confine_to_nothing};
+pub use limits::{deny_clock, no_dumps, no_new_privileges, set_limit};
+pub use protections::{Protection, protections};
+pub use source::{C_HEADERS, SourceError, check_c};
+pub use syscalls::{SyscallError, install_on_all_threads, install_on_this_thread, kernel_filter, offline_filter};

@@ -1,0 +1,291 @@
+//! Reading a candidate's C text for what it may not contain.
+//!
+//! A determined text gets around textual checks, so this is the first of three walls: the compiler sees no files but
+//! its own headers, and what it produces is checked against an allow-list. Here the aim is a clear sentence, early.
+
+use super::lines::{Line, split};
+
+/// Headers a C kernel may include.
+pub const C_HEADERS: [&str; 9] =
+    ["stdint.h", "stddef.h", "math.h", "string.h", "stdlib.h", "float.h", "limits.h", "immintrin.h", "arm_neon.h"];
+
+const DIRECTIVES: [&str; 12] =
+    ["define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include", "pragma"];
+
+const PRAGMAS: [&str; 7] = [
+    "GCC unroll",
+    "GCC ivdep",
+    "GCC diagnostic",
+    "omp simd",
+    "omp declare simd",
+    "omp ordered simd",
+    "STDC FP_CONTRACT",
+];
+
+/// Words with no honest use in a kernel, wherever they stand.
+const WORDS: [(&str, &str); 14] = [
+    ("__has_include", "it asks which files the machine has"),
+    ("__has_include_next", "it asks which files the machine has"),
+    ("__has_embed", "it asks which files the machine has"),
+    ("__FILE__", "it spells paths of the machine"),
+    ("__BASE_FILE__", "it spells paths of the machine"),
+    ("__TIMESTAMP__", "a kernel's bytes may not depend on the clock"),
+    ("__DATE__", "a kernel's bytes may not depend on the clock"),
+    ("__TIME__", "a kernel's bytes may not depend on the clock"),
+    ("optimize", "optimisation options stand in the front matter, and fast-math is never among them"),
+    ("constructor", "code may not run when a kernel is loaded"),
+    ("destructor", "code may not run when a kernel is unloaded"),
+    ("ifunc", "code may not run when a kernel is loaded"),
+    ("_Thread_local", "mutable static state is forbidden"),
+    ("__thread", "mutable static state is forbidden"),
+];
+
+/// Attributes that place or bind symbols.
+const ATTRIBUTES: [&str; 9] =
+    ["section", "alias", "weak", "weakref", "visibility", "tls_model", "init_priority", "symver", "copy"];
+
+/// Instructions that end a kernel at once, so that the text may as well be refused.
+const INSTRUCTIONS: [&str; 8] = ["syscall", "sysenter", "rdtsc", "rdpmc", "int $0x80", "cntvct", "svc #", "svc 0"];
+
+/// What stands before a raw string, which would hide directives from a reader of lines.
+const RAW_PREFIXES: [&str; 5] = ["R", "LR", "uR", "UR", "u8R"];
+
+/// Why a text is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct SourceError {
+    /// Line in the kernel file, from 1.
+    pub line: usize,
+    /// The spelling and the reason.
+    pub what: String,
+}
+
+/// Checks a C kernel's text.
+///
+/// # Errors
+/// The first thing a kernel may not contain: an include outside [`C_HEADERS`], a directive or pragma outside the
+/// allowed ones, spellings that hide either, assembler directives, attributes that run or place code.
+pub fn check_c(text: &str) -> Result<(), SourceError> {
+    if let Some(at) = text.find('\0') {
+        return refuse(line_of(text, at), "a NUL byte");
+    }
+    for trigraph in ["??=", "??/", "%:"] {
+        if let Some(at) = text.find(trigraph) {
+            return refuse(
+                line_of(text, at),
+                &format!("the spelling `{trigraph}` (write `#`, `\\` or the operator itself)"),
+            );
+        }
+    }
+    for line in split(text) {
+        check_line(&line)?;
+    }
+    check_attributes(&split(text))
+}
+
+fn refuse<T>(line: usize, what: &str) -> Result<T, SourceError> {
+    Err(SourceError { line, what: what.to_owned() })
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text[..at].matches('\n').count()
+}
+
+fn check_line(line: &Line) -> Result<(), SourceError> {
+    let code = line.code.trim();
+    if let Some(directive) = code.strip_prefix('#') {
+        check_directive(line, directive.trim())?;
+    }
+    for word in words(code) {
+        if let Some((_, why)) = WORDS.iter().find(|(bad, _)| *bad == word.trim_matches('_') || *bad == word) {
+            return refuse(line.number, &format!("`{word}`: {why}"));
+        }
+        if RAW_PREFIXES.contains(&word) && code.contains(&format!("{word}\"\"")) {
+            return refuse(line.number, "a raw string: write an ordinary one");
+        }
+        if word == "_Pragma" {
+            return refuse(line.number, "`_Pragma`: write the pragma as a line of its own");
+        }
+    }
+    for literal in &line.strings {
+        if assembler_directive(literal) {
+            return refuse(line.number, "an assembler directive in a string: only instructions are allowed");
+        }
+        let lower = literal.to_ascii_lowercase();
+        if let Some(word) = INSTRUCTIONS.iter().find(|word| lower.contains(**word)) {
+            return refuse(line.number, &format!("`{word}`: a kernel makes no system calls and reads no clock"));
+        }
+    }
+    Ok(())
+}
+
+fn check_directive(line: &Line, directive: &str) -> Result<(), SourceError> {
+    let name: String = directive.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+    let rest = directive[name.len()..].trim();
+    if directive.is_empty() {
+        return Ok(());
+    }
+    if !DIRECTIVES.contains(&name.as_str()) {
+        return refuse(line.number, &format!("`#{directive}` is not among the directives a kernel may use"));
+    }
+    match name.as_str() {
+        "include" => {
+            let header = if rest == "\"\"" {
+                line.strings.first().map(String::as_str)
+            } else {
+                rest.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'))
+            };
+            match header {
+                Some(header) if C_HEADERS.contains(&header) => Ok(()),
+                Some(header) => {
+                    let base = header.rsplit('/').next().unwrap_or_default();
+                    refuse(
+                        line.number,
+                        &format!("`#include` of `{base}`: a kernel may include {}", C_HEADERS.join(", ")),
+                    )
+                }
+                None => refuse(line.number, "`#include` must name its header literally"),
+            }
+        }
+        "pragma" => {
+            let words: Vec<&str> = rest.split_whitespace().collect();
+            let spelled = words.join(" ");
+            let known = |pragma: &str| {
+                spelled
+                    .strip_prefix(pragma)
+                    .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+            };
+            if PRAGMAS.iter().any(|pragma| known(pragma)) {
+                Ok(())
+            } else {
+                refuse(line.number, &format!("`#pragma {spelled}`: allowed are {}", PRAGMAS.join(", ")))
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `.name` where an assembler statement starts.
+fn assembler_directive(literal: &str) -> bool {
+    literal.replace("\\n", "\n").replace("\\t", "\t").split(['\n', ';']).any(|statement| {
+        let mut rest = statement.trim_start_matches(|c: char| c.is_whitespace() || c == '%');
+        if let Some((label, after)) = rest.split_once(':')
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '=' | '%'))
+        {
+            rest = after.trim_start();
+        }
+        rest.starts_with('.') && rest[1..].starts_with(|c: char| c.is_ascii_lowercase())
+    })
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$')).filter(|word| !word.is_empty())
+}
+
+/// Attributes may span lines, so they are looked for in the whole code.
+fn check_attributes(lines: &[Line]) -> Result<(), SourceError> {
+    let mut depth = None;
+    for line in lines {
+        let mut rest = line.code.as_str();
+        while !rest.is_empty() {
+            match depth {
+                None => {
+                    let Some(at) = rest.find("__attribute") else { break };
+                    rest = rest[at..].trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+                    depth = Some(0usize);
+                }
+                Some(open) => {
+                    let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                    if ATTRIBUTES.contains(&word.trim_matches('_')) {
+                        return refuse(
+                            line.number,
+                            &format!("attribute `{word}`: a kernel may not place or bind symbols"),
+                        );
+                    }
+                    let step = if word.is_empty() { rest.chars().next().map_or(1, char::len_utf8) } else { word.len() };
+                    depth = match rest.as_bytes()[0] {
+                        b'(' => Some(open + 1),
+                        b')' if open <= 1 => None,
+                        b')' => Some(open - 1),
+                        _ if open == 0 && !word.is_empty() => None,
+                        _ => depth,
+                    };
+                    rest = &rest[step..];
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_honest_kernel_passes() {
+        let text = "/*---\nop = \"x\"\n---*/\n#include <immintrin.h>\n  #  include \"math.h\"\n#define A \\\n 1\n#pragma omp simd reduction(+:s)\n\
+            #pragma GCC unroll 4\nstatic inline __attribute__((always_inline)) float f(float section) { return section; }\n\
+            void k(void) { __asm__ volatile(\"vaddps %0, %1, %2\\n\\tprefetcht0 (%3)\" ::: \"memory\"); } // #include \"/etc/passwd\"\n\
+            char c = '\\''; const char *s = \"#include\";\n";
+        check_c(text).unwrap();
+    }
+
+    #[test]
+    fn spellings_that_reach_for_files_are_refused() {
+        for text in [
+            "#include \"/etc/passwd\"",
+            "#include <stdio.h>",
+            "#include </proc/self/environ>",
+            "#include \"../math.h\"",
+            "#define H \"/etc/passwd\"\n#include H",
+            "%:include \"/etc/passwd\"",
+            "??=include \"/etc/passwd\"",
+            "#inc\\\nlude \"/etc/passwd\"",
+            "#inc\\  \nlude \"/etc/passwd\"",
+            "/* x */ # /* y */ include /**/ \"/etc/passwd\"",
+            "#include_next <math.h>",
+            "#import \"/etc/passwd\"",
+            "#embed \"/etc/passwd\"",
+            "#if __has_include(\"/etc/passwd\")\n#endif",
+            "#if __has_\\\ninclude(\"/etc/passwd\")\n#endif",
+            "#line 3 \"/etc/passwd\"",
+            "# 3 \"/etc/passwd\"",
+            "asm(\".incbin \\\"/etc/passwd\\\"\");",
+            "asm(\"nop\\n .section .init\");",
+            "asm(\"nop; .byte 15\");",
+            "asm(\"x: .byte 15\");",
+        ] {
+            assert!(check_c(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn switches_and_places_of_code_are_refused() {
+        for text in [
+            "#pragma GCC optimize(\"fast-math\")",
+            "#pragma GCC push_options",
+            "_Pragma(\"GCC optimize(\\\"Ofast\\\")\")",
+            "__attribute__((optimize(\"fast-math\"))) void k(void);",
+            "__attribute__((__optimize__(\"fast-math\"))) void k(void);",
+            "__attribute__((constructor)) void k(void);",
+            "__attribute__((\n section(\"x\"))) int k;",
+            "__attribute__ ((unused, visibility(\"default\"))) int k;",
+            "__attribute__((__weak__)) int k;",
+            "static __thread int k;",
+            "const char *s = R\"(\n#include \"/etc/passwd\"\n)\";",
+            "void k(void) { asm volatile(\"syscall\"); }",
+            "void k(void) { asm volatile(\"RDTSC\"); }",
+        ] {
+            assert!(check_c(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_line() {
+        let error = check_c("int a;\n/* x\n y */ int b;\n#include <stdio.h>\n").unwrap_err();
+        assert_eq!(error.line, 4);
+        assert!(error.what.contains("stdio.h"), "{error}");
+    }
+}
