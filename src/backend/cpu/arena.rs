@@ -1,0 +1,256 @@
+//! The memory that judge and candidate share: tensors, and nothing else.
+//!
+//! Two regions, each an anonymous file mapped by both processes at addresses of their own. The judge writes both; the
+//! candidate's mapping of the inputs is read-only, and sealed so that it cannot be made writable.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of pattern on both sides of every buffer.
+pub const RED_ZONE: usize = 256;
+/// Alignment of every buffer, bytes.
+pub const ALIGNMENT: usize = 64;
+
+/// Which of the two files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Region {
+    /// Read-only for the candidate.
+    Inputs,
+    /// Outputs and scratch.
+    Outputs,
+}
+
+/// A stretch of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Span {
+    /// The region.
+    pub region: Region,
+    /// Offset of its first byte.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub bytes: usize,
+}
+
+/// Why memory could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// The system refuses the memory.
+    #[error("{bytes} bytes of shared memory: {source}")]
+    System {
+        /// How much was asked for.
+        bytes: usize,
+        /// What it said.
+        source: io::Error,
+    },
+    /// A region is full.
+    #[error("{wanted} more bytes do not fit: {region:?} has {capacity} bytes, {used} of them used")]
+    Full {
+        /// The region.
+        region: Region,
+        /// Its size.
+        capacity: usize,
+        /// Bytes placed so far, red zones included.
+        used: usize,
+        /// Bytes that did not fit, red zones included.
+        wanted: usize,
+    },
+}
+
+/// The judge's view of the shared memory.
+#[derive(Debug)]
+pub struct Arena {
+    inputs: Area,
+    outputs: Area,
+}
+
+#[derive(Debug)]
+struct Area {
+    file: File,
+    map: MmapRaw,
+    used: usize,
+}
+
+impl Area {
+    fn new(name: &str, bytes: usize) -> Result<Self, ArenaError> {
+        // A page for empty regions: mapping nothing is an error.
+        let bytes = bytes.max(1).next_multiple_of(4096);
+        let system = |source: io::Error| ArenaError::System { bytes, source };
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|e| system(e.into()))?;
+        let file = File::from(file);
+        file.set_len(bytes as u64).map_err(system)?;
+        let map = MmapOptions::new().len(bytes).map_raw(&file).map_err(system)?;
+        Ok(Self { file, map, used: 0 })
+    }
+
+    fn seal(&self, seals: SealFlags) {
+        // A kernel without this seal is reported by `protections`; inputs are compared after each case anyway.
+        let _ = fcntl_add_seals(&self.file, SealFlags::SHRINK | SealFlags::GROW);
+        let _ = fcntl_add_seals(&self.file, seals);
+    }
+}
+
+impl Arena {
+    /// Memory for `input_bytes` and `output_bytes`, red zones included ([`Arena::footprint`]); it costs nothing until used.
+    ///
+    /// # Errors
+    /// [`ArenaError::System`].
+    pub fn new(input_bytes: usize, output_bytes: usize) -> Result<Self, ArenaError> {
+        let inputs = Area::new("warpsmith-inputs", input_bytes)?;
+        let outputs = Area::new("warpsmith-outputs", output_bytes)?;
+        inputs.seal(SealFlags::FUTURE_WRITE | SealFlags::SEAL);
+        outputs.seal(SealFlags::SEAL);
+        Ok(Self { inputs, outputs })
+    }
+
+    /// Bytes a buffer of `bytes` takes up in a region.
+    #[must_use]
+    pub const fn footprint(bytes: usize) -> usize {
+        bytes.next_multiple_of(ALIGNMENT) + 2 * RED_ZONE
+    }
+
+    /// A buffer of its own, 64-byte aligned, with a red zone on both sides. What it holds is what was there before.
+    ///
+    /// # Errors
+    /// [`ArenaError::Full`].
+    pub fn place(&mut self, region: Region, bytes: usize) -> Result<Span, ArenaError> {
+        let area = self.area_mut(region);
+        let (capacity, used) = (area.map.len(), area.used);
+        let full = ArenaError::Full { region, capacity, used, wanted: bytes };
+        let wanted = bytes.checked_next_multiple_of(ALIGNMENT).and_then(|b| b.checked_add(2 * RED_ZONE));
+        match wanted.and_then(|wanted| used.checked_add(wanted)) {
+            Some(end) if end <= capacity => {
+                area.used = end;
+                Ok(Span { region, offset: used + RED_ZONE, bytes })
+            }
+            _ => Err(full),
+        }
+    }
+
+    /// The red zones before and after a placed buffer; the one after begins with its very next byte.
+    #[must_use]
+    pub const fn red_zones(span: &Span) -> [Span; 2] {
+        let end = span.offset + span.bytes;
+        let rest = span.offset + span.bytes.next_multiple_of(ALIGNMENT) + RED_ZONE - end;
+        [
+            Span { region: span.region, offset: span.offset - RED_ZONE, bytes: RED_ZONE },
+            Span { region: span.region, offset: end, bytes: rest },
+        ]
+    }
+
+    /// Forgets every buffer; the memory stays and is used again.
+    pub fn reset(&mut self) {
+        self.inputs.used = 0;
+        self.outputs.used = 0;
+    }
+
+    /// Bytes placed in a region, red zones included.
+    #[must_use]
+    pub fn used(&self, region: Region) -> usize {
+        self.area(region).used
+    }
+
+    /// Size of a region in bytes.
+    #[must_use]
+    pub fn capacity(&self, region: Region) -> usize {
+        self.area(region).map.len()
+    }
+
+    /// What a span holds.
+    ///
+    /// # Panics
+    /// A span that is not of this arena.
+    #[must_use]
+    pub fn bytes(&self, span: &Span) -> &[u8] {
+        let start = self.checked(span);
+        // SAFETY: `checked` has the span inside the mapping, which lives as long as `self`. The candidate's process may
+        // write to outputs, but between launches it is asleep, which the host verifies; bytes of any value are valid.
+        unsafe { std::slice::from_raw_parts(start, span.bytes) }
+    }
+
+    /// The same, to write to.
+    ///
+    /// # Panics
+    /// A span that is not of this arena.
+    pub fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
+        let start = self.checked(span);
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only reference in this process.
+        unsafe { std::slice::from_raw_parts_mut(start, span.bytes) }
+    }
+
+    fn checked(&self, span: &Span) -> *mut u8 {
+        let map = &self.area(span.region).map;
+        let fits = span.offset.checked_add(span.bytes).is_some_and(|end| end <= map.len());
+        assert!(fits, "{span:?} is outside an arena of {} bytes", map.len());
+        // SAFETY: the offset is inside the mapping.
+        unsafe { map.as_mut_ptr().add(span.offset) }
+    }
+
+    /// The file of a region, to be mapped by the child.
+    pub(super) fn file(&self, region: Region) -> BorrowedFd<'_> {
+        self.area(region).file.as_fd()
+    }
+
+    fn area(&self, region: Region) -> &Area {
+        match region {
+            Region::Inputs => &self.inputs,
+            Region::Outputs => &self.outputs,
+        }
+    }
+
+    fn area_mut(&mut self, region: Region) -> &mut Area {
+        match region {
+            Region::Inputs => &mut self.inputs,
+            Region::Outputs => &mut self.outputs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_apart_and_between_red_zones() {
+        let mut arena = Arena::new(1 << 14, 1 << 14).unwrap();
+        let spans: Vec<Span> = [1, 63, 64, 65, 1000].map(|n| arena.place(Region::Outputs, n).unwrap()).to_vec();
+        let mut end = 0;
+        for span in &spans {
+            let [before, after] = Arena::red_zones(span);
+            assert_eq!(span.offset % ALIGNMENT, 0);
+            assert_eq!(before.offset, end);
+            assert_eq!((before.offset + before.bytes, after.offset), (span.offset, span.offset + span.bytes));
+            assert!(after.bytes >= RED_ZONE);
+            end = after.offset + after.bytes;
+        }
+        assert_eq!(end, arena.used(Region::Outputs));
+        assert_eq!(end, spans.iter().map(|s| Arena::footprint(s.bytes)).sum::<usize>());
+    }
+
+    #[test]
+    fn a_full_region_says_so_and_reset_empties_it() {
+        let mut arena = Arena::new(4096, 4096).unwrap();
+        arena.place(Region::Inputs, 3000).unwrap();
+        assert!(matches!(arena.place(Region::Inputs, 3000), Err(ArenaError::Full { .. })));
+        assert!(matches!(arena.place(Region::Inputs, usize::MAX - 8), Err(ArenaError::Full { .. })));
+        arena.reset();
+        arena.place(Region::Inputs, 3000).unwrap();
+    }
+
+    #[test]
+    fn the_judge_writes_inputs_and_nobody_maps_them_writable_later() {
+        let mut arena = Arena::new(4096, 4096).unwrap();
+        let span = arena.place(Region::Inputs, 4).unwrap();
+        arena.bytes_mut(&span).copy_from_slice(b"abcd");
+        assert_eq!(arena.bytes(&span), b"abcd");
+        if crate::sandbox::protections()[3].available {
+            assert!(MmapOptions::new().len(4096).map_raw(&arena.inputs.file).is_err());
+        }
+        MmapOptions::new().len(4096).map_raw_read_only(&arena.inputs.file).unwrap();
+    }
+}

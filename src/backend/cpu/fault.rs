@@ -1,0 +1,136 @@
+//! How a launch can end other than well.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use super::control::note;
+
+/// Why a launch has no result. After any of these the host is gone and a new one must be started.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The candidate ended its own process.
+    #[error("{what}")]
+    Crash {
+        /// What it did, in words.
+        what: String,
+        /// The signal that ended it, where one did.
+        signal: Option<i32>,
+        /// Where it wrote to the inputs, as an offset into that region.
+        input_offset: Option<usize>,
+    },
+    /// It did not return in its time.
+    #[error("it did not return within {:.3} s", limit.as_secs_f64())]
+    Timeout {
+        /// The limit.
+        limit: Duration,
+    },
+    /// It did something beside its work: ran on after it returned, or left the process changed.
+    #[error("{what}")]
+    Escaped {
+        /// What, in words.
+        what: String,
+    },
+    /// The harness's own trouble: no verdict about the candidate.
+    #[error("the host process: {0}")]
+    Host(#[from] io::Error),
+}
+
+/// What ended a child, from how it ended and what it noted (which only words the failure).
+pub(super) fn crash(status: ExitStatus, noted: u32, detail: i64) -> Fault {
+    let signal = status.signal();
+    let mut input_offset = None;
+    let what = match (noted, signal) {
+        (note::CALLS, _) => return Fault::Host(io::Error::other("the calls sent to it do not decode")),
+        (note::INPUT_WRITE, Some(libc::SIGSEGV)) => {
+            input_offset = usize::try_from(detail).ok();
+            format!("it wrote to its inputs (byte {detail} of their memory)")
+        }
+        (note::SYSCALL, _) => format!("forbidden system call ({})", system_call(detail)),
+        (note::CLOCK, _) => "it read the processor's clock".into(),
+        (note::FAULT, Some(signal)) if (0..4096).contains(&detail) => {
+            format!("{} at a null pointer", signal_name(signal))
+        }
+        (note::FAULT, Some(signal)) => format!("{} at an address outside its tensors", signal_name(signal)),
+        (_, Some(signal)) => format!("{}{}", signal_name(signal), hint(signal)),
+        (_, None) => format!("it ended its own process with status {}", status.code().unwrap_or_default()),
+    };
+    Fault::Crash { what, signal, input_offset }
+}
+
+fn hint(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGABRT => " (a damaged heap or a failed assertion)",
+        libc::SIGFPE => " (a division of integers by zero)",
+        libc::SIGILL => " (an instruction this processor does not have)",
+        libc::SIGKILL => " (perhaps out of memory)",
+        libc::SIGXCPU => " (its CPU time is used up)",
+        _ => "",
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGILL => "SIGILL",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGSYS => "SIGSYS",
+        libc::SIGXCPU => "SIGXCPU",
+        other => return format!("signal {other}"),
+    };
+    name.into()
+}
+
+/// The calls a candidate is likeliest to try, by name.
+fn system_call(number: i64) -> String {
+    let known = [
+        (libc::SYS_openat, "openat"),
+        (libc::SYS_clone, "clone"),
+        (libc::SYS_clone3, "clone3"),
+        (libc::SYS_execve, "execve"),
+        (libc::SYS_socket, "socket"),
+        (libc::SYS_kill, "kill"),
+        (libc::SYS_ptrace, "ptrace"),
+        (libc::SYS_clock_gettime, "clock_gettime"),
+        (libc::SYS_nanosleep, "nanosleep"),
+        (libc::SYS_clock_nanosleep, "clock_nanosleep"),
+        (libc::SYS_rt_sigaction, "rt_sigaction"),
+        (libc::SYS_setitimer, "setitimer"),
+        (libc::SYS_timer_create, "timer_create"),
+        (libc::SYS_prctl, "prctl"),
+        (libc::SYS_read, "read"),
+        (libc::SYS_write, "write"),
+        (libc::SYS_futex, "futex"),
+        (libc::SYS_mmap, "mmap"),
+        (libc::SYS_mprotect, "mprotect"),
+    ];
+    known.iter().find(|(n, _)| *n == number).map_or_else(|| format!("number {number}"), |(_, name)| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_has_its_words() {
+        let by = |signal| ExitStatus::from_raw(signal);
+        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+        for (status, noted, detail, words) in [
+            (by(libc::SIGSEGV), note::FAULT, 16, "SIGSEGV at a null pointer"),
+            (by(libc::SIGSEGV), note::FAULT, 1 << 40, "SIGSEGV at an address outside its tensors"),
+            (by(libc::SIGSEGV), note::INPUT_WRITE, 320, "it wrote to its inputs (byte 320 of their memory)"),
+            (by(libc::SIGSEGV), note::CLOCK, 0, "it read the processor's clock"),
+            (by(libc::SIGFPE), note::NONE, 0, "SIGFPE (a division of integers by zero)"),
+            (exit(159), note::SYSCALL, libc::SYS_openat, "forbidden system call (openat)"),
+            (exit(159), note::SYSCALL, 9999, "forbidden system call (number 9999)"),
+            (exit(3), note::NONE, 0, "it ended its own process with status 3"),
+        ] {
+            assert_eq!(crash(status, noted, detail).to_string(), words);
+        }
+    }
+}

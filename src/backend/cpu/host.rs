@@ -1,0 +1,373 @@
+//! The judge's side of the child process that runs candidates: it starts it, tells it what to launch, stamps the time,
+//! and is never held up by it.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::arena::{Arena, Region};
+use super::child::Setup;
+use super::compile::Image;
+use super::control::{self, Call, Header, note, wake};
+use super::fault::{Fault, crash};
+use super::rest::Threads;
+
+/// How long the child may take to start or to get ready: it only loads images and maps memory.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the child may have.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The program to start with the argument `host`; this very program, by its inode, where none is given.
+    pub executable: Option<PathBuf>,
+    /// Threads a kernel runs on; 0 means one a core.
+    pub threads: usize,
+    /// Bytes it may have beside the arena.
+    pub memory: u64,
+    /// CPU time over its whole life, all threads.
+    pub cpu_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { executable: None, threads: 0, memory: 2 << 30, cpu_time: Duration::from_secs(3600) }
+    }
+}
+
+/// Why there is no host.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The process or what it needs could not be had.
+    #[error("starting the process that runs kernels: {0}")]
+    System(#[from] io::Error),
+    /// It started and failed at something.
+    #[error("the process that runs kernels: {0}")]
+    Child(String),
+    /// An image ended it while being loaded.
+    #[error("loading the kernel: {0}")]
+    Fault(#[from] Fault),
+}
+
+/// A supervised child process with images loaded and an arena mapped.
+#[derive(Debug)]
+pub struct Host {
+    child: Child,
+    commands: PipeWriter,
+    answers: PipeReader,
+    _leash: PipeWriter,
+    page: MmapRaw,
+    clock: libc::clockid_t,
+    threads: u32,
+    batch: u32,
+    all_threads: Threads,
+    alive: bool,
+}
+
+/// Opens this program's own file now, so that hosts started later run the same program even if it is rebuilt meanwhile.
+///
+/// # Errors
+/// A system without `/proc`.
+pub fn remember_executable() -> io::Result<&'static File> {
+    static OWN: OnceLock<File> = OnceLock::new();
+    if let Some(own) = OWN.get() {
+        return Ok(own);
+    }
+    let file = File::open("/proc/self/exe")?;
+    Ok(OWN.get_or_init(|| file))
+}
+
+impl Host {
+    /// Starts a fresh child with `images` loaded in order and `arena` mapped; buffers may be placed later.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn start(images: &[&Image], arena: &Arena, limits: &Limits) -> Result<Self, HostError> {
+        let page_file = memfd_create("warpsmith-control", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
+        let page_file = File::from(page_file);
+        page_file.set_len(control::BYTES as u64)?;
+        let page = MmapOptions::new().len(control::BYTES).map_raw(&page_file)?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = if limits.threads == 0 { cores } else { limits.threads };
+        write_setup(
+            &page,
+            &Setup {
+                images: images.iter().map(|image| image.path.clone()).collect(),
+                regions: [Region::Inputs, Region::Outputs].map(|region| arena.capacity(region)),
+                used: [Region::Inputs, Region::Outputs].map(|region| arena.used(region)),
+                threads,
+                memory: limits.memory,
+                cpu_s: limits.cpu_time.as_secs().max(1),
+            },
+        )?;
+        let (child_commands, commands) = io::pipe()?;
+        let (answers, child_answers) = io::pipe()?;
+        let (child_leash, leash) = io::pipe()?;
+        let passed = [
+            child_commands.as_raw_fd(),
+            child_answers.as_raw_fd(),
+            child_leash.as_raw_fd(),
+            page_file.as_raw_fd(),
+            arena.file(Region::Inputs).as_raw_fd(),
+            arena.file(Region::Outputs).as_raw_fd(),
+        ];
+        let child = spawn(limits.executable.as_ref(), passed)?;
+        drop((child_commands, child_answers, child_leash));
+        let mut host = Self {
+            clock: cpu_clock(&child)?,
+            all_threads: Threads::of(child.id()),
+            child,
+            commands,
+            answers,
+            _leash: leash,
+            page,
+            threads: threads as u32,
+            batch: 0,
+            alive: true,
+        };
+        match host.hear(PATIENCE)?.0 {
+            wake::HELLO => {
+                host.all_threads = Threads::of(host.child.id());
+                Ok(host)
+            }
+            wake::FAILED => {
+                let words = host.message();
+                host.end();
+                Err(HostError::Child(words))
+            }
+            other => Err(HostError::Child(format!("it said {other} where a greeting was due"))),
+        }
+    }
+
+    /// Launches one call and returns the time from telling the child to go to hearing that it is done, stamped here.
+    ///
+    /// # Errors
+    /// [`Fault`]; the host is gone then.
+    pub fn launch(&mut self, call: &Call, timeout: Duration) -> Result<Duration, Fault> {
+        self.run(std::slice::from_ref(call), timeout)
+    }
+
+    /// Launches all calls back to back with nothing between them, and returns the time of them all.
+    ///
+    /// # Errors
+    /// [`Fault`]; the host is gone then. Too many calls for one batch (tens of thousands) are a [`Fault::Host`], and
+    /// leave it as it was.
+    pub fn run(&mut self, calls: &[Call], timeout: Duration) -> Result<Duration, Fault> {
+        if !self.alive {
+            return Err(Fault::Host(io::Error::other("it has ended; start a new one")));
+        }
+        if self.heard(Duration::ZERO)?.is_some() {
+            return Err(self.escaped("it spoke when nothing was asked"));
+        }
+        let words = control::encode(calls).ok_or_else(|| {
+            Fault::Host(io::Error::other(format!("{} calls are too many for one batch", calls.len())))
+        })?;
+        self.write_words(&words);
+        self.batch += 1;
+        self.header().note.store(note::NONE, Ordering::SeqCst);
+        self.header().environment.store(0, Ordering::SeqCst);
+        if let Err(error) = self.commands.write_all(b"C") {
+            return Err(if error.kind() == io::ErrorKind::BrokenPipe { self.died() } else { error.into() });
+        }
+        self.expect(wake::READY, PATIENCE)?;
+        let start = Instant::now();
+        self.go();
+        let end = self.expect(wake::DONE, timeout)?;
+        match self.header().environment.load(Ordering::SeqCst) {
+            0 => Ok(end.duration_since(start)),
+            call => Err(self.escaped(&format!(
+                "it left the floating-point environment changed (rounding or subnormals; launch {call} of {})",
+                calls.len()
+            ))),
+        }
+    }
+
+    /// CPU time of the child, all threads, over its whole life; exact only while it sleeps, else as of the last tick.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes one timespec. Where the child is gone it says so and the time stays zero.
+        unsafe { libc::clock_gettime(self.clock, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    /// Whether it can be told to launch something.
+    #[must_use]
+    pub const fn is_alive(&self) -> bool {
+        self.alive
+    }
+
+    /// Threads a kernel runs on.
+    #[must_use]
+    pub const fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// It must be asleep when it has said it is done, all threads of it. Call it right after a launch; on a quiet machine it
+    /// takes some tens of microseconds.
+    ///
+    /// # Errors
+    /// [`Fault::Escaped`]; the host should not be used further.
+    pub fn idle_check(&self) -> Result<(), Fault> {
+        self.all_threads.rest().map_err(|ran| Fault::Escaped {
+            what: format!("it ran on for {:.1} ms after it said it was done", ran.as_secs_f64() * 1e3),
+        })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping begins with a header, lives as long as `self`, and all its fields are atomics.
+        unsafe { &*self.page.as_ptr().cast() }
+    }
+
+    fn go(&self) {
+        let go = &self.header().go;
+        go.store(self.batch, Ordering::SeqCst);
+        // SAFETY: the word outlives the call.
+        unsafe { libc::syscall(libc::SYS_futex, go.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    fn write_words(&self, words: &[u64]) {
+        let words = &words[..words.len().min(control::WORDS)];
+        // SAFETY: behind the header there is room for `WORDS` words; the child reads them only when it is woken.
+        unsafe {
+            let to = self.page.as_mut_ptr().add(size_of::<Header>()).cast::<u64>();
+            std::ptr::copy_nonoverlapping(words.as_ptr(), to, words.len());
+        }
+        self.header().words.store(words.len() as u64, Ordering::Release);
+    }
+
+    fn message(&self) -> String {
+        let n = (self.header().message.load(Ordering::SeqCst) as usize).min(4096);
+        // SAFETY: inside the mapping; the child has ended or waits.
+        let bytes = unsafe { std::slice::from_raw_parts(self.page.as_ptr().add(size_of::<Header>()), n) };
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    /// The next byte and when it came; `None` where none comes in time.
+    fn heard(&mut self, timeout: Duration) -> Result<Option<(u8, Instant)>, Fault> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            let polled = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&wait));
+            let now = Instant::now();
+            match polled {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+            let mut byte = [0u8];
+            match rustix::io::read(&self.answers, &mut byte) {
+                Ok(1) => return Ok(Some((byte[0], now))),
+                Ok(_) => return Err(self.died()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+
+    fn hear(&mut self, timeout: Duration) -> Result<(u8, Instant), Fault> {
+        match self.heard(timeout)? {
+            Some(heard) => Ok(heard),
+            None => {
+                self.end();
+                Err(Fault::Timeout { limit: timeout })
+            }
+        }
+    }
+
+    fn expect(&mut self, byte: u8, timeout: Duration) -> Result<Instant, Fault> {
+        match self.hear(timeout)? {
+            (heard, when) if heard == byte => Ok(when),
+            _ => Err(self.escaped("it spoke out of turn")),
+        }
+    }
+
+    fn escaped(&mut self, what: &str) -> Fault {
+        self.end();
+        Fault::Escaped { what: what.to_owned() }
+    }
+
+    /// The child has closed its end, which it only does by dying.
+    fn died(&mut self) -> Fault {
+        self.alive = false;
+        match self.child.wait() {
+            Ok(status) => {
+                let header = self.header();
+                crash(status, header.note.load(Ordering::SeqCst), header.detail.load(Ordering::SeqCst))
+            }
+            Err(error) => error.into(),
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.alive, false) {
+            // The child has not been waited for, so its number is still its own.
+            if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn write_setup(page: &MmapRaw, setup: &Setup) -> Result<(), HostError> {
+    let text = serde_json::to_vec(setup).map_err(io::Error::other)?;
+    if text.len() > control::WORDS * 8 {
+        return Err(HostError::Child(format!("{} images are too many", setup.images.len())));
+    }
+    // SAFETY: the text fits behind the header; the child does not exist yet.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), page.as_mut_ptr().add(size_of::<Header>()), text.len());
+        (*page.as_ptr().cast::<Header>()).message.store(text.len() as u32, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+fn spawn(executable: Option<&PathBuf>, passed: [i32; 6]) -> io::Result<Child> {
+    let program = match executable {
+        Some(path) => path.clone(),
+        None => PathBuf::from(format!("/proc/self/fd/{}", remember_executable()?.as_raw_fd())),
+    };
+    let mut command = Command::new(program);
+    command.arg0("warpsmith").arg("host").args(passed.map(|fd| fd.to_string()));
+    command.env_clear().process_group(0).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let inherit = move || {
+        for fd in passed {
+            // SAFETY: the descriptor is open here, inherited from the judge; only this process's flag changes.
+            let fd = unsafe { std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(fd)) };
+            rustix::io::fcntl_setfd(&*fd, rustix::io::FdFlags::empty())?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls only.
+    unsafe { command.pre_exec(inherit) };
+    command.spawn()
+}
+
+fn cpu_clock(child: &Child) -> io::Result<libc::clockid_t> {
+    let mut clock = 0;
+    // SAFETY: the function writes one clock id.
+    match unsafe { libc::clock_getcpuclockid(child.id() as i32, &raw mut clock) } {
+        0 => Ok(clock),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}

@@ -1,0 +1,45 @@
+//! C kernels: compiled by the system compiler, run in a supervised child process, judged against oracles in double
+//! precision.
+
+mod arena;
+mod calibrate;
+pub mod child;
+mod compare;
+mod compile;
+mod control;
+mod elf;
+mod fault;
+mod fenv;
+mod host;
+mod oracle;
+mod oracle_source;
+mod poison;
+mod pool;
+mod prelude;
+mod product;
+mod rest;
+mod share;
+mod signals;
+mod tensors;
+mod values;
+
+#[cfg(test)]
+mod compile_tests;
+#[cfg(test)]
+mod judge_tests;
+#[cfg(test)]
+mod prelude_tests;
+#[cfg(test)]
+mod tensors_tests;
+
+pub use arena::{ALIGNMENT, Arena, ArenaError, RED_ZONE, Region, Span};
+pub use calibrate::{CalibrateError, calibrate, device_card};
+pub use compare::{Expected, ExpectedTensor, compare, failure};
+pub use compile::{CompileError, Compiler, Image, Unit};
+pub use control::Call;
+pub use fault::Fault;
+pub use host::{Host, HostError, Limits, remember_executable};
+pub use oracle::{ORACLE_FLAGS, Oracle, OracleError};
+pub use prelude::{candidate_source, prelude};
+pub use product::{ProductSizes, product};
+pub use tensors::{CaseMemory, Change, MemoryError, ScratchBuffer};

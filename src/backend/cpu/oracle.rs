@@ -1,0 +1,351 @@
+//! The oracle: `reference/<op>.h` compiled as C, evaluated in doubles over all cores.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use super::compare::{Expected, ExpectedTensor};
+use super::oracle_source::{array_names, items_passes, source};
+use super::product::{ProductSizes, product};
+use super::share::{cores, share, share_slice};
+use super::values::decode;
+use crate::op::{Dtype, ItemsPass, OpError, Operation, Pass, ProductPass, Role, Shape};
+use crate::rng::Stream;
+
+/// Flags for oracles: sums may be reordered so that they vectorise, but NaN and infinity stay honest.
+pub const ORACLE_FLAGS: [&str; 6] =
+    ["-O3", "-march=native", "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"];
+
+/// Elements of a product that are checked against its items pass, each time.
+const SAMPLE: usize = 256;
+
+/// Arrays kept from one call to the next.
+const SPARE: usize = 4;
+
+/// What can go wrong in the judge's own computation. None of it is the candidate's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum OracleError {
+    /// The header does not compile, or its library does not load.
+    #[error("the oracle of `{op}` cannot be built: {what}")]
+    Build {
+        /// The operation.
+        op: String,
+        /// The compiler's or loader's words.
+        what: String,
+    },
+    /// The trusted product and the header disagree.
+    #[error(
+        "the oracle of `{op}` contradicts itself: element {element} of `{out}` is {product} as a product, {plain} by pass `{pass}`"
+    )]
+    Disagreement {
+        /// The operation.
+        op: String,
+        /// The product's name.
+        out: String,
+        /// The pass it was checked by.
+        pass: String,
+        /// Flat index.
+        element: usize,
+        /// The product's value.
+        product: f64,
+        /// The pass's value.
+        plain: f64,
+    },
+    /// An input that a pass reads was not given.
+    #[error("the oracle of `{op}` needs the input `{tensor}`, which is absent")]
+    Absent {
+        /// The operation.
+        op: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A shape for which an expression fails.
+    #[error(transparent)]
+    Op(#[from] OpError),
+}
+
+/// Compiles `source` under `name` with `flags` into a shared library and gives its path.
+pub type Build<'a> = &'a dyn Fn(&str, &str, &[&str]) -> Result<PathBuf, String>;
+
+/// What `ws_context` is in the generated C.
+#[repr(C)]
+struct Context {
+    inputs: *const *const f64,
+    values: *const *mut f64,
+    terms: *const *mut f64,
+    symbols: *const i64,
+    scalars: *const f64,
+}
+
+type RunItems = unsafe extern "C" fn(*const Context, i64, i64);
+
+/// An operation's oracle, compiled.
+pub struct Oracle {
+    op: Operation,
+    /// Entry points by pass name; they stay valid as long as the library below is loaded.
+    passes: BTreeMap<String, RunItems>,
+    /// Arrays of earlier calls: touching fresh memory would take longer than all else on large inputs.
+    spare: Mutex<Vec<Vec<f64>>>,
+    _library: libloading::Library,
+}
+
+impl std::fmt::Debug for Oracle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Oracle").field("op", &self.op.name).finish_non_exhaustive()
+    }
+}
+
+/// An array of a pass's outputs: values and the sums of their absolute terms.
+struct Pair {
+    values: Vec<f64>,
+    terms: Vec<f64>,
+}
+
+impl Oracle {
+    /// Compiles the operation's header through `build`, with [`ORACLE_FLAGS`].
+    ///
+    /// # Errors
+    /// [`OracleError::Build`].
+    pub fn compile(build: Build<'_>, op: &Operation) -> Result<Self, OracleError> {
+        let fail = |what: String| OracleError::Build { op: op.name.clone(), what };
+        let path = build(&format!("oracle_{}", op.name), &source(op), &ORACLE_FLAGS).map_err(fail)?;
+        // SAFETY: the library is our own header between generated lines; it has no constructors, and
+        // what the header says is trusted as the rest of the judge is.
+        let library = unsafe { libloading::Library::new(&path) }.map_err(|error| fail(error.to_string()))?;
+        let mut passes = BTreeMap::new();
+        for pass in items_passes(op) {
+            // SAFETY: `source` defines this symbol with exactly this type.
+            let run: libloading::Symbol<'_, RunItems> =
+                unsafe { library.get(format!("ws_run_{}\0", pass.name)) }.map_err(|error| fail(error.to_string()))?;
+            passes.insert(pass.name.clone(), *run);
+        }
+        Ok(Self { op: op.clone(), passes, spare: Mutex::default(), _library: library })
+    }
+
+    /// The operation it is the oracle of.
+    #[must_use]
+    pub const fn operation(&self) -> &Operation {
+        &self.op
+    }
+
+    /// What every output must be at a (complete) shape. `inputs` holds the bytes of each input tensor
+    /// in the operation's order, `None` where it is absent. `seed` chooses the elements of each product
+    /// that are checked against the header.
+    ///
+    /// # Errors
+    /// [`OracleError`]; a disagreement between product and header among them.
+    pub fn expected(
+        &self,
+        shape: &Shape,
+        dtype: Dtype,
+        inputs: &[Option<&[u8]>],
+        seed: u64,
+    ) -> Result<Expected, OracleError> {
+        let op = &self.op;
+        let mut state = State {
+            symbols: op.ints(shape)?,
+            scalars: op.scalars(shape)?.into_iter().map(f64::from).collect(),
+            inputs: Vec::new(),
+            outputs: BTreeMap::new(),
+        };
+        let specs = op.tensors.iter().filter(|tensor| tensor.role == Role::Input);
+        for (spec, bytes) in specs.zip(inputs) {
+            state
+                .inputs
+                .push((spec.name.clone(), bytes.map(|bytes| decode(bytes, spec.dtype.stored(dtype), self.spare()))));
+        }
+        let checkers: Vec<&str> = op.checkers().collect();
+        for pass in &op.passes {
+            match pass {
+                Pass::Items(items) if checkers.contains(&items.name.as_str()) => {}
+                Pass::Items(items) => {
+                    let count = op.size(&items.name, &items.items, shape)?;
+                    self.allocate(items, shape, &mut state)?;
+                    // Enough parts for an even share, few enough that handing them over costs nothing.
+                    let grain = count.div_ceil(cores() * 16);
+                    self.run(items, &mut state, |run| share(count, grain, run));
+                }
+                Pass::Product(pass) => self.multiply(pass, shape, seed, &mut state)?,
+            }
+        }
+        let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output);
+        let tensors = outputs
+            .filter_map(|tensor| {
+                let pair = state.outputs.remove(&tensor.name)?;
+                Some(ExpectedTensor { name: tensor.name.clone(), values: pair.values, terms: pair.terms })
+            })
+            .collect();
+        self.give_back(state.inputs.into_iter().filter_map(|(_, values)| values));
+        Ok(Expected { tensors })
+    }
+
+    fn spare(&self) -> Vec<f64> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, arrays: impl Iterator<Item = Vec<f64>>) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.extend(arrays);
+        // The largest are worth keeping, and are taken first.
+        spare.sort_by_key(Vec::capacity);
+        let excess = spare.len().saturating_sub(SPARE);
+        spare.drain(..excess);
+    }
+
+    fn allocate(&self, pass: &ItemsPass, shape: &Shape, state: &mut State) -> Result<(), OracleError> {
+        for out in &pass.out {
+            let elements = self.op.size(&out.name, &out.size, shape)?;
+            // Zeroed pages are not touched before an item writes them, which keeps sampled passes cheap.
+            let pair = Pair { values: vec![0.0; elements], terms: vec![0.0; elements] };
+            state.outputs.insert(out.name.clone(), pair);
+        }
+        Ok(())
+    }
+
+    /// Lets `drive` call the pass on ranges of its items.
+    fn run(&self, pass: &ItemsPass, state: &mut State, drive: impl FnOnce(&(dyn Fn(std::ops::Range<usize>) + Sync))) {
+        let inputs: Vec<*const f64> = state
+            .inputs
+            .iter()
+            .map(|(_, values)| values.as_ref().map_or(std::ptr::null(), |values| values.as_ptr()))
+            .collect();
+        let (values, terms): (Vec<*mut f64>, Vec<*mut f64>) = array_names(&self.op)
+            .iter()
+            .map(|name| match state.outputs.get_mut(*name) {
+                Some(pair) => (pair.values.as_mut_ptr(), pair.terms.as_mut_ptr()),
+                None => (std::ptr::null_mut(), std::ptr::null_mut()),
+            })
+            .unzip();
+        let context = Shared(Context {
+            inputs: inputs.as_ptr(),
+            values: values.as_ptr(),
+            terms: terms.as_ptr(),
+            symbols: state.symbols.as_ptr(),
+            scalars: state.scalars.as_ptr(),
+        });
+        let function = self.passes[&pass.name];
+        drive(&|range| {
+            // SAFETY: the context points to arrays of the sizes the operation states, alive and not
+            // otherwise used until `drive` returns. The header is trusted to keep its indices within
+            // them and to write different elements for different items.
+            unsafe { function(context.get(), range.start as i64, range.end as i64) }
+        });
+    }
+
+    fn multiply(&self, pass: &ProductPass, shape: &Shape, seed: u64, state: &mut State) -> Result<(), OracleError> {
+        let op = &self.op;
+        let size = |expr| op.size(&pass.out, expr, shape);
+        let sizes = ProductSizes {
+            batch: size(&pass.batch)?,
+            m: size(&pass.m)?,
+            n: size(&pass.n)?,
+            k: size(&pass.k)?,
+            trans_b: op.integer(&pass.out, &pass.trans_b, shape)? != 0,
+        };
+        let (a, a_terms) = state.factor(op, &pass.a)?;
+        let (b, b_terms) = state.factor(op, &pass.b)?;
+        let values = product(a, b, sizes);
+        let a_terms = a_terms.map_or_else(|| Cow::Owned(magnitudes(a, self.spare())), Cow::Borrowed);
+        let b_terms = b_terms.map_or_else(|| Cow::Owned(magnitudes(b, self.spare())), Cow::Borrowed);
+        let terms = product(&a_terms, &b_terms, sizes);
+        let used = [a_terms, b_terms].into_iter().filter_map(|array| match array {
+            Cow::Owned(array) => Some(array),
+            Cow::Borrowed(_) => None,
+        });
+        self.give_back(used);
+        let pair = Pair { values, terms };
+        state.outputs.insert(pass.out.clone(), pair);
+        self.check(pass, sizes.k, shape, seed, state)
+    }
+
+    /// Compares a sample of a product with the pass that computes the same element by element.
+    fn check(
+        &self,
+        pass: &ProductPass,
+        k: usize,
+        shape: &Shape,
+        seed: u64,
+        state: &mut State,
+    ) -> Result<(), OracleError> {
+        let Some(items) = items_passes(&self.op).find(|items| items.name == pass.checked_by) else {
+            return Ok(());
+        };
+        self.allocate(items, shape, state)?;
+        let (product, checked) = (&pass.out, &items.out[0].name);
+        let count = state.outputs[product].values.len();
+        let stream = Stream::new(seed, &pass.out);
+        let corners = [0, count.saturating_sub(1)].into_iter();
+        let sample: Vec<usize> = if count <= SAMPLE {
+            (0..count).collect()
+        } else {
+            corners.chain((0..SAMPLE as u64 - 2).map(|i| stream.below(i, count as u64) as usize)).collect()
+        };
+        self.run(items, state, |run| {
+            share(sample.len(), 1, &|range| range.for_each(|i| run(sample[i]..sample[i] + 1)));
+        });
+        // Two sums of k products in different orders differ by at most 2 k roundings of their terms.
+        let slack = 2.0 * (k + 8) as f64 * f64::EPSILON;
+        let (fast, plain) = (&state.outputs[product], &state.outputs[checked]);
+        for &element in &sample {
+            for (a, b) in [(fast.values[element], plain.values[element]), (fast.terms[element], plain.terms[element])] {
+                let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= slack * fast.terms[element];
+                if !same {
+                    return Err(OracleError::Disagreement {
+                        op: self.op.name.clone(),
+                        out: pass.out.clone(),
+                        pass: items.name.clone(),
+                        element,
+                        product: a,
+                        plain: b,
+                    });
+                }
+            }
+        }
+        state.outputs.remove(checked);
+        Ok(())
+    }
+}
+
+/// What the passes have to work on.
+struct State {
+    symbols: Vec<i64>,
+    scalars: Vec<f64>,
+    inputs: Vec<(String, Option<Vec<f64>>)>,
+    outputs: BTreeMap<String, Pair>,
+}
+
+impl State {
+    /// A product's factor, with its absolute terms where a pass made it.
+    fn factor(&self, op: &Operation, name: &str) -> Result<(&[f64], Option<&[f64]>), OracleError> {
+        if let Some(pair) = self.outputs.get(name) {
+            return Ok((&pair.values, Some(&pair.terms)));
+        }
+        let values = self.inputs.iter().find(|(input, _)| input == name).and_then(|(_, values)| values.as_ref());
+        match values {
+            Some(values) => Ok((values, None)),
+            None => Err(OracleError::Absent { op: op.name.clone(), tensor: name.to_owned() }),
+        }
+    }
+}
+
+/// Absolute values, in `out`.
+fn magnitudes(values: &[f64], mut out: Vec<f64>) -> Vec<f64> {
+    out.resize(values.len(), 0.0);
+    share_slice(&mut out, 1 << 16, &|offset, part| {
+        part.iter_mut().zip(&values[offset..]).for_each(|(term, value)| *term = value.abs());
+    });
+    out
+}
+
+/// A context that several threads read.
+struct Shared(Context);
+
+impl Shared {
+    const fn get(&self) -> *const Context {
+        &raw const self.0
+    }
+}
+
+// SAFETY: the threads only read the context; of the arrays behind it they write different elements.
+unsafe impl Sync for Shared {}

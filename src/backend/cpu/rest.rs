@@ -1,0 +1,122 @@
+//! Whether a process that says it is done is really at rest.
+//!
+//! Its CPU time is no evidence at this scale: the kernel brings a running thread's account up to date only at a tick,
+//! milliseconds apart. The state of each thread is exact, and so is the time a thread spent waiting for a core, which
+//! tells a thread that ran on from one that was not let run.
+
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const STEP: Duration = Duration::from_micros(100);
+/// What a thread may run after the end: on a virtual machine a core may be away for a while without anyone's account
+/// saying so.
+const ALLOWED: Duration = Duration::from_micros(1500);
+/// The same where the system does not tell who waited for a core.
+const ALLOWED_BLIND: Duration = Duration::from_millis(20);
+/// A thread that is not asleep by then either never will be or is on a machine that cannot time anything.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The threads of a process, as the system shows them.
+#[derive(Debug)]
+pub(super) struct Threads {
+    folders: Vec<PathBuf>,
+}
+
+impl Threads {
+    /// The threads process `pid` has now.
+    pub(super) fn of(pid: u32) -> Self {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
+        Self { folders: entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect() }
+    }
+
+    /// Waits until all threads sleep. A system that hides them is taken at its word: poison and immediate comparison
+    /// remain.
+    ///
+    /// # Errors
+    /// How long one ran on, where that is more than lying down takes.
+    pub(super) fn rest(&self) -> Result<(), Duration> {
+        let start = Instant::now();
+        let mut awake: Vec<(&Path, Option<Duration>)> = self
+            .folders
+            .iter()
+            .filter(|folder| asleep(folder) == Some(false))
+            .map(|folder| (&**folder, waited(folder)))
+            .collect();
+        // A thread ran at least until it was last seen awake; when it lay down after that is not known, since this
+        // thread may have been kept from looking.
+        let mut last = Duration::ZERO;
+        while !awake.is_empty() {
+            std::thread::sleep(STEP);
+            let elapsed = start.elapsed();
+            let mut worst = None;
+            awake.retain(|(folder, before)| match asleep(folder) {
+                Some(false) => true,
+                Some(true) => {
+                    worst = worst.max(ran_on(last, *before, waited(folder)));
+                    false
+                }
+                None => false,
+            });
+            if let Some(ran) = worst {
+                return Err(ran);
+            }
+            if !awake.is_empty() && elapsed > PATIENCE {
+                return Err(elapsed);
+            }
+            last = elapsed;
+        }
+        Ok(())
+    }
+}
+
+/// How long a thread ran within `elapsed`, where that is too long; `before` and `after` are what it has waited for a
+/// core over its life.
+fn ran_on(elapsed: Duration, before: Option<Duration>, after: Option<Duration>) -> Option<Duration> {
+    let (ran, allowed) = match (before, after) {
+        (Some(before), Some(after)) => (elapsed.saturating_sub(after.saturating_sub(before)), ALLOWED),
+        _ => (elapsed, ALLOWED_BLIND),
+    };
+    (ran > allowed).then_some(ran)
+}
+
+/// Whether the thread sleeps; `None` where it is gone or hidden.
+fn asleep(folder: &Path) -> Option<bool> {
+    let stat = read_to_string(folder.join("stat")).ok()?;
+    // The name before it is in brackets and may hold anything.
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    Some(state != 'R')
+}
+
+/// Time spent waiting for a core: the second field, in nanoseconds (`Documentation/scheduler/sched-stats.rst`). A system
+/// that does not count it says zero everywhere.
+fn waited(folder: &Path) -> Option<Duration> {
+    let text = read_to_string(folder.join("schedstat")).ok()?;
+    let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let counted = fields.iter().any(|field| *field > 0);
+    fields.get(1).filter(|_| counted).map(|waited| Duration::from_nanos(*waited))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_was_not_let_run_is_not_one_that_ran_on() {
+        let ms = Duration::from_millis;
+        assert_eq!(ran_on(ms(8), Some(ms(100)), Some(ms(108))), None);
+        assert_eq!(ran_on(ms(8), Some(ms(100)), Some(ms(103))), Some(ms(5)));
+        assert_eq!(ran_on(ms(8), None, None), None);
+        assert_eq!(ran_on(ms(30), Some(ms(1)), None), Some(ms(30)));
+    }
+
+    #[test]
+    fn a_thread_that_runs_is_seen_and_one_that_sleeps_is_at_rest() {
+        let own = std::fs::canonicalize("/proc/thread-self");
+        if let Ok(own) = own {
+            assert_eq!(asleep(&own), Some(false));
+        }
+        assert_eq!(Threads { folders: vec!["/proc/none".into()] }.rest(), Ok(()));
+    }
+}

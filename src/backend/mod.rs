@@ -1,0 +1,3 @@
+//! Backends: compile, allocate, launch, time.
+
+pub mod cpu;

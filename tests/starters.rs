@@ -1,0 +1,219 @@
+//! The operations, starters and models that ship: they load, agree with each other, and leave the tuner a space to search.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::time::Duration;
+
+use warpsmith::backend::cpu::{
+    Arena, CaseMemory, Compiler, Host, Image, Limits, Oracle, ScratchBuffer, Unit, compare, failure,
+};
+use warpsmith::kernel::{Facts, KernelFile, Resolution};
+use warpsmith::op::{Case, Dtype, Operation, Shape};
+
+const OPERATIONS: [&str; 5] = ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp"];
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).ok()
+}
+
+fn operation(name: &str) -> Operation {
+    Operation::load(&read, name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn starter(name: &str) -> KernelFile {
+    let text = read(&format!("kernels/cpu/{name}.c")).unwrap();
+    KernelFile::parse(&text).unwrap_or_else(|error| panic!("kernels/cpu/{name}.c: {error}"))
+}
+
+fn facts() -> Facts {
+    [("CORES", 2), ("L1", 32 << 10), ("L2", 1 << 20), ("VECTOR_BYTES", 32)].map(|(k, v)| (k.to_owned(), v)).into()
+}
+
+fn listed(op: &Operation) -> Vec<Shape> {
+    let hostile = op.adversarial.iter().map(|input| &input.shape);
+    let all = op.sweep.iter().chain(&op.edges).chain(&op.decode).chain(hostile).chain([&op.smoke]);
+    all.map(|shape| op.complete(shape).unwrap()).collect()
+}
+
+#[test]
+fn every_operation_loads_and_every_shape_it_lists_is_complete() {
+    for name in OPERATIONS {
+        let op = operation(name);
+        assert!(listed(&op).iter().all(|shape| op.symbols.iter().all(|symbol| shape.get(symbol).is_some())), "{name}");
+        assert!(op.sweep.len() >= 7 && op.edges.len() >= 5, "{name}");
+    }
+}
+
+#[test]
+fn every_hostile_input_says_why_it_is_there() {
+    for name in OPERATIONS {
+        let op = operation(name);
+        assert!((4..=9).contains(&op.adversarial.len()), "{name} has {}", op.adversarial.len());
+        for input in &op.adversarial {
+            assert!(input.why.len() > 30, "{name}: {}", input.name);
+        }
+    }
+}
+
+#[test]
+fn useful_work_is_counted_as_the_field_counts_it() {
+    let flops = |name: &str, shape: Shape| {
+        let op = operation(name);
+        op.flops(&op.complete(&shape).unwrap()).unwrap()
+    };
+    assert_eq!(flops("matmul", Shape::from([("M", 3), ("N", 5), ("K", 7)])), 2 * 3 * 5 * 7);
+    assert_eq!(flops("rmsnorm", Shape::from([("rows", 3), ("cols", 5)])), 6 * 15);
+    assert_eq!(flops("fused_mlp", Shape::from([("B", 3), ("D", 5), ("H", 7)])), 6 * 105);
+    assert_eq!(flops("rotary_embedding", Shape::from([("B", 2), ("H", 3), ("S", 5), ("D", 8)])), 3 * 2 * 3 * 5 * 8);
+    let attention = Shape::from([("B", 2), ("H", 3), ("S_q", 10), ("S_kv", 10), ("D", 8)]);
+    let full = flops("flash_attention", attention.clone());
+    assert_eq!(full, 4 * 2 * 3 * 10 * 10 * 8);
+    assert_eq!(flops("flash_attention", attention.with("causal", 1)), full / 2);
+}
+
+#[test]
+fn a_causal_decode_step_counts_nearly_every_pair() {
+    let op = operation("flash_attention");
+    let step = Shape::from([("B", 1), ("H", 4), ("S_q", 1), ("S_kv", 2048), ("D", 64), ("causal", 1)]);
+    let all = op.flops(&op.complete(&step.clone().with("causal", 0)).unwrap()).unwrap();
+    let causal = op.flops(&op.complete(&step).unwrap()).unwrap();
+    assert!(causal <= all && causal * 1000 > all * 999, "{causal} of {all}");
+}
+
+#[test]
+fn every_starter_serves_every_dtype_at_every_listed_shape() {
+    for name in OPERATIONS {
+        let (op, kernel) = (operation(name), starter(name));
+        assert_eq!(kernel.front.op, name);
+        for shape in listed(&op) {
+            for dtype in Dtype::ALL {
+                assert!(kernel.front.dtypes.contains(&dtype), "{name} {dtype}");
+                let resolution =
+                    kernel.resolve(&shape, dtype, &facts()).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(resolution.scratch_elements.len(), kernel.front.scratch.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_starter_leaves_a_space_to_search() {
+    for name in OPERATIONS {
+        let size = starter(name).space_size();
+        assert!((60..=400).contains(&size), "{name} has {size} points");
+    }
+}
+
+#[test]
+fn shipped_models_are_complete_llama_configurations() {
+    for name in ["tiny-llama", "llama-160m", "llama-7b"] {
+        let text = read(&format!("models/{name}/config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(config["model_type"], "llama", "{name}");
+        let number = |key: &str| config[key].as_u64().unwrap_or_else(|| panic!("{name}: {key}"));
+        let (heads, kv_heads) = (number("num_attention_heads"), number("num_key_value_heads"));
+        assert_eq!(number("hidden_size") % heads, 0, "{name}");
+        assert_eq!(heads % kv_heads, 0, "{name}");
+        assert!(number("num_hidden_layers") * number("intermediate_size") * number("vocab_size") > 0, "{name}");
+    }
+}
+
+/// What runs a starter in its own process and judges it as a candidate is judged.
+struct Judge {
+    op: Operation,
+    kernel: KernelFile,
+    compiler: Compiler,
+    oracle: Oracle,
+    _cache: tempfile::TempDir,
+}
+
+impl Judge {
+    fn new(name: &str) -> Self {
+        let cache = tempfile::tempdir().unwrap();
+        let compiler = Compiler::new(cache.path()).unwrap();
+        let op = operation(name);
+        let build = |name: &str, source: &str, flags: &[&str]| {
+            compiler.compile_trusted(name, source, flags).map(|image| image.path).map_err(|error| error.to_string())
+        };
+        let oracle = Oracle::compile(&build, &op).unwrap_or_else(|error| panic!("{error}"));
+        Self { kernel: starter(name), op, compiler, oracle, _cache: cache }
+    }
+
+    fn compile(&self, case: &Case) -> (Resolution, Image) {
+        let resolution = self.kernel.resolve(&case.shape, case.dtype, &facts()).unwrap();
+        let unit = Unit { op: &self.op, kernel: &self.kernel, resolution: &resolution };
+        let image = self.compiler.compile(&unit).unwrap_or_else(|error| panic!("{}: {error}", self.op.name));
+        (resolution, image)
+    }
+
+    /// Runs the case twice on poisoned memory: the output must be right, and the same bits both times.
+    fn judge(&self, case: &Case) {
+        let place = format!("{} {} {} {:?}", self.op.name, self.op.label(&case.shape), case.dtype, case.input);
+        let (resolution, image) = self.compile(case);
+        let scratch = ScratchBuffer::of(&self.kernel, &resolution);
+        let (inputs, outputs) = CaseMemory::footprint(&self.op, case, &scratch, 1).unwrap();
+        let mut arena = Arena::new(inputs, outputs).unwrap();
+        let mut memory = CaseMemory::place(&mut arena, &self.op, case, &scratch, 1).unwrap();
+        let limits = Limits { executable: Some(env!("CARGO_BIN_EXE_warpsmith").into()), ..Limits::default() };
+        memory.draw(&mut arena, 0, 11).unwrap();
+        let mut digests = Vec::new();
+        for poison in [5, 6] {
+            memory.poison(&mut arena, 0, poison);
+            let mut host = Host::start(&[&image], &arena, &limits).unwrap();
+            host.launch(&memory.call(0, 0), Duration::from_secs(60)).unwrap_or_else(|fault| panic!("{place}: {fault}"));
+            memory.check_zones(&arena, 0).unwrap_or_else(|what| panic!("{place}: {what}"));
+            digests.push(memory.output_digest(&arena, 0));
+        }
+        assert_eq!(digests[0], digests[1], "{place}: other bits the second time");
+        let expected = self.oracle.expected(&case.shape, case.dtype, &memory.inputs(&arena, 0), 3).unwrap();
+        let stats = compare(&self.op, case, &memory.outputs(&arena, 0), &expected).unwrap();
+        assert_eq!(failure(&stats), None, "{place}");
+    }
+
+    /// All that stages 1, 2, 3 and 5 ask, at sizes that a test has time for.
+    fn judge_all(&self) {
+        let ordinary = [&self.op.smoke].into_iter().chain(&self.op.sweep).chain(&self.op.edges).chain(&self.op.decode);
+        let mut cases: Vec<Case> = Vec::new();
+        for shape in ordinary {
+            let complete = self.op.complete(shape).unwrap();
+            let (shape, _) = self.op.shrink_to(&complete, 1 << 21, 1 << 20).unwrap();
+            cases.extend(Dtype::ALL.map(|dtype| Case { shape: shape.clone(), dtype, input: None }));
+        }
+        for hostile in &self.op.adversarial {
+            let shape = self.op.complete(&hostile.shape).unwrap();
+            let dtypes: &[Dtype] = if hostile.dtypes.is_empty() { &Dtype::ALL } else { &hostile.dtypes };
+            let input = Some(hostile.name.clone());
+            cases.extend(dtypes.iter().map(|&dtype| Case { shape: shape.clone(), dtype, input: input.clone() }));
+        }
+        let mut seen = std::collections::HashSet::new();
+        cases.retain(|case| seen.insert(case.clone()));
+        assert!(cases.len() > 50, "{} cases", cases.len());
+        cases.iter().for_each(|case| self.judge(case));
+    }
+}
+
+#[test]
+fn the_matmul_starter_is_right_at_every_size_dtype_and_hostile_input() {
+    Judge::new("matmul").judge_all();
+}
+
+#[test]
+fn the_rmsnorm_starter_is_right_at_every_size_dtype_and_hostile_input() {
+    Judge::new("rmsnorm").judge_all();
+}
+
+#[test]
+fn the_rotary_embedding_starter_is_right_at_every_size_dtype_and_hostile_input() {
+    Judge::new("rotary_embedding").judge_all();
+}
+
+#[test]
+fn the_flash_attention_starter_is_right_at_every_size_dtype_and_hostile_input() {
+    Judge::new("flash_attention").judge_all();
+}
+
+#[test]
+fn the_fused_mlp_starter_is_right_at_every_size_dtype_and_hostile_input() {
+    Judge::new("fused_mlp").judge_all();
+}
