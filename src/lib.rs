@@ -4,6 +4,7 @@ pub mod backend;
 pub mod device;
 pub mod evaluation;
 pub mod expr;
+pub mod forward;
 pub mod kernel;
 pub mod model;
 pub mod op;

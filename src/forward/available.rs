@@ -1,0 +1,48 @@
+//! How much memory the machine has free.
+
+/// Bytes that can be had without swapping, as the system and its control groups say; `None` where they do not.
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let system = read("/proc/meminfo").and_then(|text| meminfo(&text));
+    let group = read("/sys/fs/cgroup/memory.max")
+        .zip(read("/sys/fs/cgroup/memory.current"))
+        .and_then(|(max, current)| left_in_group(&max, &current));
+    match (system, group) {
+        (Some(system), Some(group)) => Some(system.min(group)),
+        (system, group) => system.or(group),
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What a control group of version 2 may still take; `None` where it has no limit.
+fn left_in_group(max: &str, current: &str) -> Option<u64> {
+    let max: u64 = max.trim().parse().ok()?;
+    Some(max.saturating_sub(current.trim().parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_figure_is_read_in_bytes() {
+        let text = "MemTotal:       24554700 kB\nMemFree:        1000 kB\nMemAvailable:   20480 kB\n";
+        assert_eq!(meminfo(text), Some(20 << 20));
+        for odd in ["", "MemAvailable: 12 MB\n", "MemAvailable: lots kB\n", "MemAvailable: 18446744073709551615 kB\n"] {
+            assert_eq!(meminfo(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_without_a_limit_has_none() {
+        assert_eq!(left_in_group("max\n", "5\n"), None);
+        assert_eq!(left_in_group("100\n", "40\n"), Some(60));
+        assert_eq!(left_in_group("100\n", "400\n"), Some(0));
+    }
+}

@@ -1,0 +1,57 @@
+//! Where a model's tensors lie: weights where kernels cannot write, activations in shared slots.
+
+use super::ForwardError;
+use super::units::Unit;
+use crate::backend::cpu::{Arena, Region, Span};
+use crate::kernel::ScratchInit;
+use crate::model::Graph;
+
+/// One arena with everything in it.
+pub(super) struct Memory {
+    pub arena: Arena,
+    /// For each tensor of the graph.
+    pub tensors: Vec<Span>,
+    /// For each set of kernels and unit, its scratch buffers.
+    pub scratch: Vec<Vec<Vec<Span>>>,
+    /// What holds nothing between passes: activations, and scratch that may hold anything.
+    pub transient: Vec<Span>,
+}
+
+/// Places the graph's tensors once and the scratch of each set of units.
+pub(super) fn place(graph: &Graph, sets: &[&[Unit<'_>]]) -> Result<Memory, ForwardError> {
+    let dtype = graph.pass.dtype;
+    let slots = graph.slots();
+    let constants = || graph.tensors.iter().filter(|t| !t.kind.is_activation()).map(|t| t.bytes(dtype) as usize);
+    let scratch = || sets.iter().flat_map(|units| units.iter()).flat_map(|unit| unit.scratch().map(|(_, bytes)| bytes));
+    let inputs = constants().map(Arena::footprint).sum();
+    let outputs: usize = slots.bytes.iter().map(|bytes| *bytes as usize).chain(scratch()).map(Arena::footprint).sum();
+    let mut arena = Arena::new(inputs, outputs)?;
+    let mut transient = Vec::new();
+    for bytes in &slots.bytes {
+        transient.push(arena.place(Region::Outputs, *bytes as usize)?);
+    }
+    let mut tensors = Vec::with_capacity(graph.tensors.len());
+    for (tensor, slot) in graph.tensors.iter().zip(&slots.of) {
+        tensors.push(match slot {
+            Some(slot) => transient[*slot],
+            None => arena.place(Region::Inputs, tensor.bytes(dtype) as usize)?,
+        });
+    }
+    let mut all = Vec::new();
+    for units in sets {
+        let mut of_set = Vec::new();
+        for unit in *units {
+            let mut spans = Vec::new();
+            for (scratch, bytes) in unit.scratch() {
+                let span = arena.place(Region::Outputs, bytes)?;
+                if scratch.init == ScratchInit::Poison {
+                    transient.push(span);
+                }
+                spans.push(span);
+            }
+            of_set.push(spans);
+        }
+        all.push(of_set);
+    }
+    Ok(Memory { arena, tensors, scratch: all, transient })
+}

@@ -1,0 +1,276 @@
+//! A model ready to run, with one or more sets of kernels on the same weights.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::glue::{self, Step};
+use super::place::{Memory, place};
+use super::units::{self, KernelCall};
+use super::{Contest, ForwardError, Side, Timed, available_memory, weights};
+use crate::backend::cpu::{Call, Compiler, Fault, Host, Image, Limits, Span};
+use crate::kernel::{Facts, KernelFile, ScratchInit};
+use crate::model::{Graph, Node, Tensor, TensorKind, Work};
+use crate::op::{Dtype, Operation};
+
+/// The longest a pass may take: kernels that come here have passed the judge, but a hang must still end.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe<'a> {
+    /// The model's pass.
+    pub graph: &'a Graph,
+    /// The operations it calls, by name.
+    pub ops: &'a BTreeMap<String, Operation>,
+    /// Facts of the device, for front matter.
+    pub facts: &'a Facts,
+    /// Seed of weights and tokens.
+    pub seed: u64,
+    /// What the processes may have.
+    pub limits: &'a Limits,
+}
+
+/// A model in memory, and for each set of kernels a process that can run it.
+pub struct Forward {
+    memory: Memory,
+    limits: Limits,
+    sets: Vec<Set>,
+    nothing: Call,
+    sites: Vec<String>,
+    output: usize,
+    /// Tensors of token ids.
+    tokens: Vec<usize>,
+    dtype: Dtype,
+}
+
+/// One set of kernels.
+struct Set {
+    images: Vec<Image>,
+    /// For each node, its call, after the one that zeroes its scratch where it needs that.
+    nodes: Vec<Vec<Call>>,
+    /// All of them.
+    all: Vec<Call>,
+    host: Host,
+}
+
+impl Forward {
+    /// Compiles each set of `kernels` (by operation), lays the model out in memory once, draws its weights and starts a
+    /// process for each set.
+    ///
+    /// # Errors
+    /// A model too large for the machine, an operation or kernel that is missing or does not fit, and everything that
+    /// compiling, allocating and starting can fail with; each names the site in the model.
+    pub fn prepare(
+        recipe: &Recipe<'_>,
+        kernels: &[&BTreeMap<String, KernelFile>],
+        compiler: &Compiler,
+    ) -> Result<Self, ForwardError> {
+        let &Recipe { graph, ops, facts, seed, limits } = recipe;
+        if let Some(available) = available_memory() {
+            graph.memory().check(graph, available)?;
+        }
+        let mut resolved = Vec::new();
+        for set in kernels {
+            resolved.push(units::resolve(graph, ops, set, facts)?);
+        }
+        let glue = glue::images(compiler, graph.pass.dtype).map_err(|source| ForwardError::Compile {
+            site: "the forward pass's own code".to_owned(),
+            source: Box::new(source),
+        })?;
+        let mut images = Vec::new();
+        for (units, _) in &resolved {
+            images.push(units::compile(compiler, units)?);
+        }
+        let unit_sets: Vec<&[units::Unit<'_>]> = resolved.iter().map(|(units, _)| units.as_slice()).collect();
+        let mut memory = place(graph, &unit_sets)?;
+        for (tensor, span) in graph.tensors.iter().zip(&memory.tensors) {
+            if tensor.kind != TensorKind::Activation {
+                weights::fill(tensor, graph.pass.dtype, seed, memory.arena.bytes_mut(span));
+            }
+        }
+        let mut sets = Vec::new();
+        for (at, (own, (units, calls))) in images.into_iter().zip(&resolved).enumerate() {
+            let builder = Builder { memory: &memory, set: at, units, first: glue.len(), glue: &glue };
+            let nodes: Vec<Vec<Call>> =
+                graph.nodes.iter().zip(calls).map(|(node, call)| builder.node(node, call.as_ref())).collect();
+            let images: Vec<Image> = glue.iter().map(|(_, image)| image.clone()).chain(own).collect();
+            let host = start(&images, &memory, limits)?;
+            sets.push(Set { images, all: nodes.concat(), nodes, host });
+        }
+        let nothing = Call { image: index(&glue, Step::Nothing), pointers: vec![], ints: vec![], floats: vec![] };
+        Ok(Self {
+            memory,
+            limits: limits.clone(),
+            sets,
+            nothing,
+            sites: graph.nodes.iter().map(|node| node.site.clone()).collect(),
+            output: graph.output,
+            tokens: graph.tensors.iter().enumerate().filter(|(_, t)| is_ids(t)).map(|(at, _)| at).collect(),
+            dtype: graph.pass.dtype,
+        })
+    }
+
+    /// One pass with the set of kernels at `set`, all calls back to back; the time of it all.
+    ///
+    /// # Errors
+    /// A call that did not end well.
+    ///
+    /// # Panics
+    /// Where there is no such set; the same for the methods below.
+    pub fn run(&mut self, set: usize) -> Result<Duration, ForwardError> {
+        let Set { host, all, .. } = &mut self.sets[set];
+        host.run(all, PATIENCE).map_err(|fault| ForwardError::Call { site: "the whole pass".to_owned(), fault })
+    }
+
+    /// One pass, call by call; the time of each node, starts included.
+    ///
+    /// # Errors
+    /// A call that did not end well, by its site.
+    pub fn run_timed(&mut self, set: usize) -> Result<Vec<Duration>, ForwardError> {
+        let Set { host, nodes, .. } = &mut self.sets[set];
+        let failed = |site: &String| {
+            let site = site.clone();
+            move |fault: Fault| ForwardError::Call { site, fault }
+        };
+        nodes.iter().zip(&self.sites).map(|(calls, site)| host.run(calls, PATIENCE).map_err(failed(site))).collect()
+    }
+
+    /// A call that does nothing.
+    ///
+    /// # Errors
+    /// A process that is gone.
+    pub fn run_nothing(&mut self, set: usize) -> Result<Duration, ForwardError> {
+        let host = &mut self.sets[set].host;
+        let failed = |fault| ForwardError::Call { site: "an empty call".to_owned(), fault };
+        host.launch(&self.nothing, PATIENCE).map_err(failed)
+    }
+
+    /// The logits of the last pass, `[batch, seq, vocab]`.
+    #[must_use]
+    pub fn output(&self) -> Vec<f64> {
+        self.values(self.output)
+    }
+
+    /// The values of a tensor, by its index in the graph: what was drawn, or what stands in an activation's memory,
+    /// which others use as well.
+    #[must_use]
+    pub fn values(&self, tensor: usize) -> Vec<f64> {
+        let bytes = self.memory.arena.bytes(&self.memory.tensors[tensor]);
+        if self.tokens.contains(&tensor) { weights::decode_ids(bytes) } else { weights::decode(bytes, self.dtype) }
+    }
+
+    /// Fills activations and scratch with NaN, so that nothing of an earlier pass is left.
+    pub fn poison(&mut self) {
+        for span in &self.memory.transient {
+            self.memory.arena.bytes_mut(span).fill(0xff);
+        }
+    }
+
+    /// Fresh processes for every set; weights stay.
+    ///
+    /// # Errors
+    /// A process that does not start.
+    pub fn restart(&mut self) -> Result<(), ForwardError> {
+        for set in &mut self.sets {
+            set.host = start(&set.images, &self.memory, &self.limits)?;
+        }
+        Ok(())
+    }
+}
+
+const fn is_ids(tensor: &Tensor) -> bool {
+    matches!(tensor.kind, TensorKind::Tokens { .. })
+}
+
+fn start(images: &[Image], memory: &Memory, limits: &Limits) -> Result<Host, ForwardError> {
+    let images: Vec<&Image> = images.iter().collect();
+    Ok(Host::start(&images, &memory.arena, limits)?)
+}
+
+/// Where a step's image stands: the glue's come first.
+fn index(glue: &[(Step, Image)], step: Step) -> usize {
+    glue.iter().position(|(known, _)| *known == step).expect("every step has an image")
+}
+
+/// Builds the calls of one set.
+struct Builder<'a> {
+    memory: &'a Memory,
+    set: usize,
+    units: &'a [units::Unit<'a>],
+    /// Index of the first unit's image.
+    first: usize,
+    glue: &'a [(Step, Image)],
+}
+
+impl Builder<'_> {
+    fn node(&self, node: &Node, call: Option<&KernelCall>) -> Vec<Call> {
+        let span = |tensor: Option<usize>| tensor.map(|tensor| self.memory.tensors[tensor]);
+        match (&node.work, call) {
+            (Work::Glue(glue), _) => {
+                let pointers = glue.arguments().map(|name| span(node.tensor(name))).to_vec();
+                let image = index(self.glue, Step::of(*glue));
+                vec![Call { image, pointers, ints: glue::sizes(*glue), floats: vec![] }]
+            }
+            (Work::Op { .. }, Some(call)) => {
+                let scratch = &self.memory.scratch[self.set][call.unit];
+                let kinds = self.units[call.unit].scratch().map(|(scratch, _)| scratch.init);
+                let mut calls: Vec<Call> = kinds
+                    .zip(scratch)
+                    .filter(|(init, _)| *init == ScratchInit::Zero)
+                    .map(|(_, span)| self.zero(*span))
+                    .collect();
+                let scratch = scratch.iter().copied().map(Some);
+                let pointers = call.tensors.iter().copied().map(span).chain(scratch).collect();
+                let (ints, floats) = (call.ints.clone(), call.floats.clone());
+                calls.push(Call { image: self.first + call.unit, pointers, ints, floats });
+                calls
+            }
+            // `resolve` gives a call to every operation.
+            (Work::Op { .. }, None) => Vec::new(),
+        }
+    }
+
+    fn zero(&self, span: Span) -> Call {
+        let image = index(self.glue, Step::Zero);
+        Call { image, pointers: vec![Some(span)], ints: vec![span.bytes as i64], floats: vec![] }
+    }
+}
+
+impl Timed for Forward {
+    fn whole(&mut self) -> Result<Duration, ForwardError> {
+        self.run(0)
+    }
+
+    fn parts(&mut self) -> Result<Vec<Duration>, ForwardError> {
+        self.run_timed(0)
+    }
+
+    fn nothing(&mut self) -> Result<Duration, ForwardError> {
+        self.run_nothing(0)
+    }
+}
+
+/// Set 0 is the model before, set 1 the model after.
+impl Contest for Forward {
+    fn restart(&mut self) -> Result<(), ForwardError> {
+        Self::restart(self)
+    }
+
+    fn whole(&mut self, side: Side) -> Result<Duration, ForwardError> {
+        self.run(side as usize)
+    }
+
+    fn parts(&mut self, side: Side) -> Result<Vec<Duration>, ForwardError> {
+        self.run_timed(side as usize)
+    }
+
+    fn nothing(&mut self, side: Side) -> Result<Duration, ForwardError> {
+        self.run_nothing(side as usize)
+    }
+
+    fn output(&mut self, side: Side) -> Result<Vec<f64>, ForwardError> {
+        self.poison();
+        self.run(side as usize)?;
+        Ok(Self::output(self))
+    }
+}
