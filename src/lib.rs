@@ -5,6 +5,7 @@ pub mod device;
 pub mod evaluation;
 pub mod expr;
 pub mod forward;
+pub mod harness;
 pub mod kernel;
 pub mod model;
 pub mod op;

@@ -1,0 +1,72 @@
+//! The judge: five stages of correctness, paired timing, and the decision.
+
+mod build;
+mod cases;
+mod check;
+mod decision;
+mod determinism;
+mod duel;
+mod judge;
+mod screen;
+mod self_test;
+mod session;
+mod simplicity;
+#[cfg(test)]
+mod simulation;
+mod task;
+mod timing;
+
+pub use cases::{MAX_ELEMENTS, MAX_MACS, PlannedCase, plan};
+pub use judge::{Judge, Watch};
+pub use self_test::SelfTest;
+pub use screen::Screened;
+pub use task::{EvaluationTask, JudgeError, Precision, Progress, ScreenTask};
+
+use crate::backend::cpu::{CompileError, Fault};
+use crate::evaluation::{Stage, Verdict};
+
+/// Why an evaluation ends early: the candidate's doing, or the judge's.
+#[derive(Debug)]
+pub enum Failure {
+    /// The candidate's: this is the verdict.
+    Verdict(Verdict),
+    /// The machine's: there is no verdict.
+    Judge(JudgeError),
+}
+
+impl From<JudgeError> for Failure {
+    fn from(error: JudgeError) -> Self {
+        Self::Judge(error)
+    }
+}
+
+impl Failure {
+    /// A rejection at `stage`.
+    pub fn reject(stage: Stage, why: impl Into<String>) -> Self {
+        Self::Verdict(Verdict::Reject { stage, why: why.into() })
+    }
+
+    /// What a fault of the candidate's process means at `stage`, while it was doing `what`.
+    #[must_use]
+    pub fn fault(fault: Fault, stage: Stage, what: &str) -> Self {
+        match fault {
+            Fault::Crash { what: how, input_offset: Some(_), .. } => Self::reject(stage, format!("{how} at {what}")),
+            Fault::Crash { what: how, .. } => {
+                Self::Verdict(Verdict::Crash { stage, why: format!("{how} at {what}") })
+            }
+            Fault::Timeout { .. } => Self::Verdict(Verdict::Timeout { stage, why: format!("{fault} at {what}") }),
+            Fault::Escaped { what: how } => Self::reject(stage, format!("{how} at {what}")),
+            Fault::Host(error) => Self::Judge(JudgeError::machine("candidate's process", error)),
+        }
+    }
+}
+
+impl From<CompileError> for Failure {
+    /// A text that is refused or does not compile is the candidate's doing; a missing compiler is not.
+    fn from(error: CompileError) -> Self {
+        match error {
+            CompileError::NoCompiler { .. } | CompileError::Io { .. } => JudgeError::machine("compiler", error).into(),
+            _ => Self::Verdict(Verdict::Error { stage: Stage::Compile, why: error.to_string() }),
+        }
+    }
+}

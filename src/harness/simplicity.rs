@@ -1,0 +1,101 @@
+//! Whether a kernel is simpler than another: fewer tokens of code.
+//!
+//! Tokens rather than lines or bytes, so that reformatting, deleting comments and shortening names gain nothing. The
+//! front matter does not count: it is a comment to the compiler, and a change of tunables is not a simplification.
+
+/// How many tokens fewer a simpler kernel has at least: less is a matter of taste.
+const LEAST_TOKENS: usize = 8;
+
+/// And as a share of the incumbent's.
+const LEAST_SHARE: f64 = 0.02;
+
+/// Whether `candidate` has clearly less code than `incumbent`: at least 8 tokens and 2 % fewer.
+#[must_use]
+pub fn is_simpler(incumbent: &str, candidate: &str) -> bool {
+    let (before, after) = (count_tokens(incumbent), count_tokens(candidate));
+    let least = LEAST_TOKENS.max((before as f64 * LEAST_SHARE).ceil() as usize);
+    after > 0 && after + least <= before
+}
+
+/// Tokens of C-like text: words and numbers count one each, a string one, any other visible character one.
+#[must_use]
+pub fn count_tokens(text: &str) -> usize {
+    let mut count = 0;
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let taken = if let Some(comment) = rest.strip_prefix("/*") {
+            comment.find("*/").map_or(rest.len(), |end| end + 4)
+        } else if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if first.is_whitespace() {
+            first.len_utf8()
+        } else {
+            count += 1;
+            if first == '"' || first == '\'' {
+                quoted(rest, first)
+            } else if is_word(first) {
+                rest.find(|c| !is_word(c)).unwrap_or(rest.len())
+            } else {
+                first.len_utf8()
+            }
+        };
+        rest = &rest[taken..];
+    }
+    count
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Bytes of the quoted text that `text` begins with, both quotes included.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if c == quote => return at + c.len_utf8(),
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: &str =
+        "/*---\nop = \"x\"\n---*/\nvoid f(float *y) { y[0] = 1.0f + 2.0f; y[1] = 2.0f + 1.0f; y[2] = 3; }";
+
+    #[test]
+    fn comments_layout_and_names_do_not_count() {
+        assert_eq!(count_tokens("int a; // one\n/* two\n three */ b"), 4);
+        assert_eq!(count_tokens("  int   long_name ;\n\n"), count_tokens("int a;"));
+        assert_eq!(count_tokens(""), 0);
+        assert_eq!(count_tokens("/* never closed"), 0);
+    }
+
+    #[test]
+    fn a_string_is_one_token_whatever_stands_in_it() {
+        assert_eq!(count_tokens(r#"f("/* no comment \" // ")"#), 4);
+        assert_eq!(count_tokens("'\\'' + 'x'"), 3);
+        assert_eq!(count_tokens("\"never closed"), 1);
+    }
+
+    #[test]
+    fn clearly_less_code_is_simpler_and_little_less_is_not() {
+        let shorter = LONG.replace(" y[1] = 2.0f + 1.0f;", "");
+        assert!(is_simpler(LONG, &shorter));
+        assert!(!is_simpler(&shorter, LONG));
+        assert!(!is_simpler(LONG, LONG));
+        assert!(!is_simpler(LONG, &LONG.replace(" + 2.0f", "")));
+    }
+
+    #[test]
+    fn another_front_matter_is_not_simpler_and_nothing_is_not_a_kernel() {
+        assert!(!is_simpler(LONG, &LONG.replace("op = \"x\"\n", "")));
+        assert!(!is_simpler(LONG, ""));
+    }
+}
