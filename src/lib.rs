@@ -12,4 +12,5 @@ pub mod op;
 pub mod rng;
 pub mod sandbox;
 pub mod stats;
+pub mod worker;
 pub mod workspace;

@@ -1,0 +1,186 @@
+//! The side that asks: starts a worker, speaks to it, notices its death.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde::de::DeserializeOwned;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
+use tokio_util::sync::CancellationToken;
+
+use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
+use crate::device::DeviceCard;
+use crate::harness::Progress;
+
+/// A worker that says nothing for so long is taken to be dead: it speaks twice a second while it works.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Calibration of an unknown device happens before the first message.
+const HELLO: Duration = Duration::from_secs(120);
+
+/// A worker process and what it said of itself.
+pub struct Client {
+    program: PathBuf,
+    arguments: Vec<String>,
+    process: Process,
+    device: DeviceCard,
+    judge: String,
+    next_id: u64,
+}
+
+struct Process {
+    child: Child,
+    input: FramedWrite<ChildStdin, LinesCodec>,
+    output: FramedRead<ChildStdout, LinesCodec>,
+}
+
+/// What can go wrong between here and the worker.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// It could not be started, or did not introduce itself.
+    #[error("the worker did not start: {0}")]
+    Start(String),
+    /// It died, or fell silent, while it was asked something.
+    #[error("the worker died: {0}")]
+    Died(String),
+    /// It answered that it cannot.
+    #[error("{place}{}", if hint.is_empty() { String::new() } else { format!("; {hint}") })]
+    Failed {
+        /// The kind of failure.
+        kind: FailureKind,
+        /// Where and what.
+        place: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// It said something that makes no sense.
+    #[error("the worker broke the protocol: {0}")]
+    Protocol(String),
+}
+
+impl WorkerError {
+    /// Whether whoever asked has taken the question back.
+    #[must_use]
+    pub const fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Failed { kind: FailureKind::Cancelled, .. })
+    }
+}
+
+impl Client {
+    /// Starts `program` with `arguments` (normally this executable and `worker`) and waits for its greeting.
+    ///
+    /// # Errors
+    /// [`WorkerError::Start`], with what it wrote to standard error left to the terminal.
+    pub async fn start(program: &Path, arguments: &[String]) -> Result<Self, WorkerError> {
+        let (process, device, judge) = launch(program, arguments).await?;
+        let program = program.to_owned();
+        Ok(Self { program, arguments: arguments.to_vec(), process, device, judge, next_id: 1 })
+    }
+
+    /// The device it judges on.
+    #[must_use]
+    pub const fn device(&self) -> &DeviceCard {
+        &self.device
+    }
+
+    /// The hash of the judging program.
+    #[must_use]
+    pub fn judge(&self) -> &str {
+        &self.judge
+    }
+
+    /// Kills the worker and starts another.
+    ///
+    /// # Errors
+    /// [`WorkerError::Start`].
+    pub async fn restart(&mut self) -> Result<(), WorkerError> {
+        // It may be dead already; either way it is gone afterwards.
+        let _ = self.process.child.kill().await;
+        let (process, device, judge) = launch(&self.program, &self.arguments).await?;
+        self.process = process;
+        self.device = device;
+        self.judge = judge;
+        Ok(())
+    }
+
+    /// Asks, and waits for the answer; `watch` hears where the worker is, `cancel` takes the question back.
+    ///
+    /// # Errors
+    /// The worker's own words, its death, or an answer that is not a `T`.
+    pub async fn ask<T: DeserializeOwned>(
+        &mut self,
+        ask: Ask,
+        watch: &mut (dyn FnMut(Progress) + Send),
+        cancel: &CancellationToken,
+    ) -> Result<T, WorkerError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(&Request { id, ask }).await?;
+        let mut asked_to_stop = false;
+        loop {
+            let reply = tokio::select! {
+                () = cancel.cancelled(), if !asked_to_stop => {
+                    asked_to_stop = true;
+                    self.send(&Request { id, ask: Ask::Cancel }).await?;
+                    continue;
+                }
+                reply = receive(&mut self.process.output, SILENCE) => reply,
+            };
+            match reply? {
+                Reply::Event { id: of, progress } if of == id => watch(progress),
+                Reply::Done { id: of, result } if of == id => {
+                    return serde_json::from_value(result).map_err(|error| WorkerError::Protocol(error.to_string()));
+                }
+                Reply::Failed { id: of, kind, place, hint } if of == id || of == 0 => {
+                    return Err(WorkerError::Failed { kind, place, hint });
+                }
+                // An answer to a question that was given up earlier.
+                Reply::Event { .. } | Reply::Done { .. } | Reply::Failed { .. } => {}
+                Reply::Hello { .. } => return Err(WorkerError::Protocol("it greeted twice".into())),
+            }
+        }
+    }
+
+    async fn send(&mut self, request: &Request) -> Result<(), WorkerError> {
+        let line = serde_json::to_string(request).map_err(|error| WorkerError::Protocol(error.to_string()))?;
+        self.process.input.send(line).await.map_err(|error| WorkerError::Died(error.to_string()))
+    }
+}
+
+async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, DeviceCard, String), WorkerError> {
+    let start = |what: String| WorkerError::Start(what);
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // A terminal's Ctrl-C goes to its whole foreground group; the worker is told by its master instead.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| start(format!("{}: {error}", program.display())))?;
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(start("it has no pipes".into()));
+    };
+    let codec = || LinesCodec::new_with_max_length(MAX_LINE);
+    let mut output = FramedRead::new(output, codec());
+    let input = FramedWrite::new(input, codec());
+    match receive(&mut output, HELLO).await {
+        Ok(Reply::Hello { protocol: PROTOCOL, judge, device }) => Ok((Process { child, input, output }, *device, judge)),
+        Ok(Reply::Hello { protocol, .. }) => {
+            Err(start(format!("it speaks protocol {protocol}, this program {PROTOCOL}; use the same version for both")))
+        }
+        Ok(_) => Err(start("it did not greet".into())),
+        Err(error) => Err(start(error.to_string())),
+    }
+}
+
+async fn receive(output: &mut FramedRead<ChildStdout, LinesCodec>, patience: Duration) -> Result<Reply, WorkerError> {
+    match tokio::time::timeout(patience, output.next()).await {
+        Err(_) => Err(WorkerError::Died(format!("it said nothing for {} s", patience.as_secs()))),
+        Ok(None) => Err(WorkerError::Died("its output ended".into())),
+        Ok(Some(Err(error))) => Err(WorkerError::Protocol(error.to_string())),
+        Ok(Some(Ok(line))) => serde_json::from_str(&line).map_err(|error| WorkerError::Protocol(error.to_string())),
+    }
+}

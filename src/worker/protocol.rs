@@ -1,0 +1,103 @@
+//! The lines between whoever asks and the worker: JSON, one message a line.
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::DeviceCard;
+use crate::forward::{CompareTask, MeasureTask};
+use crate::harness::{EvaluationTask, Progress, ScreenTask};
+
+/// Raised whenever a message changes its meaning.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest line either side accepts, in bytes.
+pub const MAX_LINE: usize = 64 << 20;
+
+/// A request with the number that its answers carry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by whoever asks; unique in a session.
+    pub id: u64,
+    /// What is wanted.
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// What a worker can be asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    /// A verdict: answers an [`crate::evaluation::Evaluation`].
+    Evaluate(Box<EvaluationTask>),
+    /// Stage 1 alone, to tell a bad candidate from a bad machine: answers an [`crate::evaluation::Evaluation`].
+    Smoke(Box<EvaluationTask>),
+    /// Rough speedups: answers `Vec<Option<Screened>>`.
+    Screen(Box<ScreenTask>),
+    /// Same-against-same keeps and spread: answers a [`crate::harness::SelfTest`].
+    SelfTest {
+        /// The candidate field is judged against a padded copy of itself.
+        task: Box<EvaluationTask>,
+        /// How many pairs.
+        pairs: u32,
+    },
+    /// A model pass: answers [`crate::forward::Rounds`].
+    Measure(Box<MeasureTask>),
+    /// Two model passes beside each other: answers a [`crate::forward::Comparison`].
+    Compare(Box<CompareTask>),
+    /// Stops the request with this id as soon as possible; it answers `Failed` with kind `cancelled`.
+    Cancel,
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum Reply {
+    /// First of all, once the device is known.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// Hash of the judging program: verdicts of different judges are not comparable.
+        judge: String,
+        /// The device and its measured ceilings.
+        device: Box<DeviceCard>,
+    },
+    /// At least once a second while a request is under way.
+    Event {
+        /// The request.
+        id: u64,
+        /// Where it is.
+        progress: Progress,
+    },
+    /// The answer.
+    Done {
+        /// The request.
+        id: u64,
+        /// Its shape depends on what was asked.
+        result: serde_json::Value,
+    },
+    /// No answer can be given.
+    Failed {
+        /// The request, or 0 where the line could not be read.
+        id: u64,
+        /// What kind of failure.
+        kind: FailureKind,
+        /// Where and what.
+        #[serde(rename = "where")]
+        place: String,
+        /// What to do about it.
+        hint: String,
+    },
+}
+
+/// Kinds of failure; none of them says anything about a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// The request does not parse or contradicts itself.
+    BadRequest,
+    /// The machine cannot do it: memory, compiler, device.
+    Machine,
+    /// The incumbent, which was right before, no longer is.
+    Incumbent,
+    /// It was cancelled.
+    Cancelled,
+}

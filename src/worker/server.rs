@@ -1,0 +1,182 @@
+//! The worker's side: one request at a time, events once a second, death at the end of input.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
+use crate::evaluation::Stage;
+use crate::forward::{self, ForwardError};
+use crate::harness::{Judge, JudgeError, Progress, Watch};
+
+/// How often a request under way says so.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// Serves requests until the input ends.
+///
+/// `make_judge` finds and calibrates the device; it may take seconds and runs before the first message.
+///
+/// # Errors
+/// Where standard output cannot be moved away, or the device cannot be had.
+pub fn serve(make_judge: impl FnOnce() -> anyhow::Result<Judge>) -> anyhow::Result<()> {
+    let out = Out(Arc::new(Mutex::new(std::fs::File::from(move_stdout_away()?))));
+    let (requests, inbox) = channel();
+    let current = Arc::new(Current::default());
+    let listener = current.clone();
+    let voice = out.clone();
+    std::thread::Builder::new().name("requests".into()).spawn(move || listen(&requests, &listener, &voice))?;
+    let mut judge = make_judge()?;
+    out.say(&Reply::Hello {
+        protocol: PROTOCOL,
+        judge: judge_hash()?,
+        device: Box::new(judge.card().clone()),
+    });
+    for request in inbox {
+        answer(&mut judge, request, &current, &out);
+    }
+    Ok(())
+}
+
+/// BLAKE3 of this very program, in hex: verdicts of different programs are not comparable.
+fn judge_hash() -> anyhow::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(std::fs::File::open("/proc/self/exe")?)?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// From now on whatever prints to standard output prints to standard error: nothing can forge a message.
+fn move_stdout_away() -> anyhow::Result<OwnedFd> {
+    let real = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+    debug_assert!(real.as_raw_fd() >= 3);
+    Ok(real)
+}
+
+/// Standard output of the worker, shared by the request under way and its heartbeat.
+#[derive(Clone)]
+struct Out(Arc<Mutex<std::fs::File>>);
+
+impl Out {
+    /// Sends one message; when nobody listens any more, the process has no reason to live.
+    fn say(&self, reply: &Reply) {
+        let Ok(mut line) = serde_json::to_string(reply) else { return };
+        line.push('\n');
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.write_all(line.as_bytes()).is_err() {
+            std::process::exit(0);
+        }
+    }
+}
+
+/// The request under way, for those who want it cancelled.
+#[derive(Default)]
+struct Current {
+    id: AtomicU64,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// Reads requests; a cancellation takes effect at once, the end of input ends the process at once.
+fn listen(requests: &Sender<Request>, current: &Current, out: &Out) {
+    let mut input = BufReader::new(std::io::stdin().lock());
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut input).take(MAX_LINE as u64).read_until(b'\n', &mut line);
+        match read {
+            Ok(0) | Err(_) => std::process::exit(0),
+            Ok(_) => {}
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match serde_json::from_slice::<Request>(&line) {
+            Ok(Request { id, ask: Ask::Cancel }) => {
+                if current.id.load(Ordering::SeqCst) == id {
+                    current.cancelled.store(true, Ordering::SeqCst);
+                }
+            }
+            Ok(request) => {
+                if requests.send(request).is_err() {
+                    return;
+                }
+            }
+            Err(error) => out.say(&Reply::Failed {
+                id: 0,
+                kind: FailureKind::BadRequest,
+                place: format!("the request does not parse: {error}"),
+                hint: format!("this worker speaks protocol {PROTOCOL}"),
+            }),
+        }
+    }
+}
+
+fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
+    let id = request.id;
+    current.cancelled.store(false, Ordering::SeqCst);
+    current.id.store(id, Ordering::SeqCst);
+    let latest = Mutex::new(Progress { stage: Stage::Compile, detail: "starting".into() });
+    let progress = |progress: Progress| *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    let watch = Watch { progress: &progress, cancelled: &current.cancelled };
+    let (finished, ended) = channel();
+    let reply = std::thread::scope(|scope| {
+        let latest = &latest;
+        scope.spawn(move || heartbeat(id, latest, &ended, out));
+        let reply = match request.ask {
+            Ask::Evaluate(task) => reply(id, judge.evaluate(&task, watch)),
+            Ask::Smoke(task) => reply(id, judge.smoke(&task, watch)),
+            Ask::Screen(task) => reply(id, judge.screen(&task, watch)),
+            Ask::SelfTest { task, pairs } => reply(id, judge.self_test(&task, pairs, watch)),
+            Ask::Measure(task) => {
+                reply(id, model(forward::measure(judge.compiler(), judge.card(), &task, &current.cancelled)))
+            }
+            Ask::Compare(task) => {
+                reply(id, model(forward::contest(judge.compiler(), judge.card(), &task, &current.cancelled)))
+            }
+            Ask::Cancel => reply::<()>(id, Err(JudgeError::Cancelled)),
+        };
+        drop(finished);
+        reply
+    });
+    current.id.store(0, Ordering::SeqCst);
+    out.say(&reply);
+}
+
+/// Repeats the latest progress until the request has ended.
+fn heartbeat(id: u64, latest: &Mutex<Progress>, ended: &Receiver<()>, out: &Out) {
+    while ended.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
+        let progress = latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        out.say(&Reply::Event { id, progress });
+    }
+}
+
+/// What a model cannot do is no verdict about a kernel.
+fn model<T>(result: Result<T, ForwardError>) -> Result<T, JudgeError> {
+    result.map_err(|error| match error {
+        ForwardError::Cancelled => JudgeError::Cancelled,
+        error => JudgeError::machine("running the model", error),
+    })
+}
+
+fn reply<T: Serialize>(id: u64, result: Result<T, JudgeError>) -> Reply {
+    let failed = |kind, place: String, hint: &str| Reply::Failed { id, kind, place, hint: hint.to_owned() };
+    match result.map(|value| serde_json::to_value(value)) {
+        Ok(Ok(result)) => Reply::Done { id, result },
+        Ok(Err(error)) => failed(FailureKind::Machine, error.to_string(), "this is a fault of Warpsmith"),
+        Err(JudgeError::Cancelled) => failed(FailureKind::Cancelled, "cancelled".into(), ""),
+        Err(error @ JudgeError::Op(_)) => {
+            failed(FailureKind::BadRequest, error.to_string(), "`warpsmith ops` lists what is known")
+        }
+        Err(error @ JudgeError::Incumbent(_)) => failed(
+            FailureKind::Incumbent,
+            error.to_string(),
+            "`warpsmith bench` on the kernel file shows the case that fails",
+        ),
+        Err(error @ JudgeError::Machine { .. }) => {
+            failed(FailureKind::Machine, error.to_string(), "`warpsmith doctor` shows what works on this machine")
+        }
+    }
+}
