@@ -6,6 +6,7 @@ pub mod evaluation;
 pub mod expr;
 pub mod forward;
 pub mod harness;
+pub mod history;
 pub mod kernel;
 pub mod model;
 pub mod op;
