@@ -10,6 +10,7 @@ pub mod history;
 pub mod kernel;
 pub mod model;
 pub mod op;
+pub mod profile;
 pub mod rng;
 pub mod sandbox;
 pub mod stats;
