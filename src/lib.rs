@@ -14,5 +14,6 @@ pub mod profile;
 pub mod rng;
 pub mod sandbox;
 pub mod stats;
+pub mod verify;
 pub mod worker;
 pub mod workspace;
