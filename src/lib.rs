@@ -1,5 +1,6 @@
 //! Warpsmith: a ratchet for kernels. See `docs/architecture.md` for the floors these rooms stand on.
 
+pub mod agent;
 pub mod backend;
 pub mod device;
 pub mod evaluation;
