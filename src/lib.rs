@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod model;
 pub mod op;
 pub mod profile;
+pub mod ratchet;
 pub mod rng;
 pub mod sandbox;
 pub mod stats;
