@@ -13,6 +13,7 @@ pub mod model;
 pub mod op;
 pub mod profile;
 pub mod ratchet;
+pub mod report;
 pub mod rng;
 pub mod sandbox;
 pub mod stats;

@@ -1,0 +1,171 @@
+//! The summary: per target where it started and stands, what was tried, why it stopped; the model before and after.
+
+use std::time::Duration;
+
+/// A run in a page.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// The run's name.
+    pub run: String,
+    /// Experiments made.
+    pub experiments: u64,
+    /// Time spent.
+    pub spent: Duration,
+    /// Share of the time in which the device was at work (0 to 1).
+    pub busy: f64,
+    /// Why it ended.
+    pub ended: String,
+    /// Each target, in the order they were worked on.
+    pub targets: Vec<TargetSummary>,
+    /// The whole model.
+    pub model: ModelSummary,
+}
+
+/// One target in a line and a reason.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TargetSummary {
+    /// The operation.
+    pub op: String,
+    /// Share of the model at the last ranking (0 to 1).
+    pub share: f64,
+    /// Σ calls × time at the start and now, µs, where it was timed.
+    pub times_us: Option<(f64, f64)>,
+    /// Speed against what the user had.
+    pub vs_user: f64,
+    /// Percent of the roofline.
+    pub roofline_pct: Option<f64>,
+    /// Experiments kept.
+    pub kept: u32,
+    /// Experiments that were right and not faster.
+    pub reverted: u32,
+    /// Experiments that were wrong, crashed, hung or did not compile.
+    pub rejected: u32,
+    /// Why it was left.
+    pub why: String,
+}
+
+/// The whole model before and after.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSummary {
+    /// µs of a pass before.
+    pub before_us: f64,
+    /// Speedup that the targets' speedups predict.
+    pub predicted: f64,
+    /// Speedup measured on the whole model, with its interval, where it was measured.
+    pub measured: Option<(f64, f64, f64)>,
+    /// What the comparison of the outputs says.
+    pub outputs: Option<String>,
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "run {}: {} experiments in {}, device busy {:.0} %; ended because {}",
+            self.run,
+            self.experiments,
+            spell(self.spent),
+            100.0 * self.busy,
+            self.ended
+        )?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "  {:<18} {:>6} {:>20} {:>8} {:>6}  {:>4} {:>6} {:>6}  stopped because",
+            "target", "share", "start -> now", "speedup", "roof", "kept", "revert", "reject"
+        )?;
+        for target in &self.targets {
+            let times = target
+                .times_us
+                .map_or_else(|| "-".to_owned(), |(start, now)| format!("{} -> {}", milliseconds(start), milliseconds(now)));
+            let roofline = target.roofline_pct.map_or_else(|| "-".to_owned(), |pct| format!("{pct:.0} %"));
+            writeln!(
+                f,
+                "  {:<18} {:>4.0} % {:>20} {:>7.2}x {:>6}  {:>4} {:>6} {:>6}  {}",
+                target.op,
+                100.0 * target.share,
+                times,
+                target.vs_user,
+                roofline,
+                target.kept,
+                target.reverted,
+                target.rejected,
+                target.why
+            )?;
+        }
+        writeln!(f)?;
+        let model = &self.model;
+        write!(
+            f,
+            "  model {} -> {} predicted ({:.2}x)",
+            milliseconds(model.before_us),
+            milliseconds(model.before_us / model.predicted),
+            model.predicted
+        )?;
+        if let Some((ratio, low, high)) = model.measured {
+            write!(f, ", measured {ratio:.2}x ({low:.2} to {high:.2})")?;
+        }
+        writeln!(f)?;
+        if let Some(outputs) = &model.outputs {
+            writeln!(f, "  {outputs}")?;
+        }
+        Ok(())
+    }
+}
+
+/// µs as milliseconds for people: `12.40 ms`, `0.031 ms`.
+#[must_use]
+pub fn milliseconds(us: f64) -> String {
+    let ms = us / 1000.0;
+    if ms >= 1.0 { format!("{ms:.2} ms") } else { format!("{ms:.3} ms") }
+}
+
+/// A length of time for people: `3h12`, `41 min`, `12 s`.
+#[must_use]
+pub fn spell(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) if minutes < 10 => format!("{minutes} min {:02} s", seconds % 60),
+        (0, minutes, _) => format!("{minutes} min"),
+        (hours, minutes, _) => format!("{hours}h{minutes:02}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_names_start_end_and_reason_of_every_target() {
+        let summary = Summary {
+            run: "261120a".into(),
+            experiments: 14,
+            spent: Duration::from_secs(3 * 60 + 7),
+            busy: 0.71,
+            ended: "no targets left".into(),
+            targets: vec![TargetSummary {
+                op: "matmul".into(),
+                share: 0.62,
+                times_us: Some((12_400.0, 6_200.0)),
+                vs_user: 2.0,
+                roofline_pct: Some(41.0),
+                kept: 3,
+                reverted: 2,
+                rejected: 1,
+                why: "2.00x what you had (limit 2x)".into(),
+            }],
+            model: ModelSummary { before_us: 20_000.0, predicted: 1.45, measured: Some((1.44, 1.43, 1.46)), outputs: None },
+        };
+        let text = summary.to_string();
+        for part in ["14 experiments in 3 min 07 s", "12.40 ms -> 6.20 ms", "2.00x", "41 %", "(limit 2x)", "measured 1.44x (1.43 to 1.46)"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_are_short() {
+        let spelled = |s| spell(Duration::from_secs(s));
+        assert_eq!([spelled(12), spelled(187), spelled(2460), spelled(11_520)], ["12 s", "3 min 07 s", "41 min", "3h12"]);
+    }
+}
