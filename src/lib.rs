@@ -15,6 +15,7 @@ pub mod profile;
 pub mod ratchet;
 pub mod report;
 pub mod rng;
+pub mod run;
 pub mod sandbox;
 pub mod stats;
 pub mod verify;

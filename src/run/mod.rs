@@ -1,0 +1,219 @@
+//! A run: profile the model, rank its kernels, improve them one by one, say what came of it.
+
+mod events;
+mod plan;
+mod screen;
+mod state;
+pub mod stop;
+mod summary;
+mod target;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::history::HistoryError;
+use crate::model::{ModelConfig, ModelError};
+use crate::op::OpError;
+use crate::ratchet::{Ratchet, RatchetError};
+use crate::verify::{Report, VerifyError};
+use crate::worker::WorkerError;
+use crate::workspace::{Workspace, WorkspaceError};
+
+pub use events::{RunEvent, Watcher, is_keep};
+pub use plan::{Options, plan};
+pub use state::{Phase, RunState, TargetState, VERSION};
+use stop::{Moment, RunProgress, StopReason};
+
+/// Why a run cannot go on. What it has done so far is in the journal either way.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The workspace or its files.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// Git.
+    #[error(transparent)]
+    History(#[from] HistoryError),
+    /// The model directory.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// An operation's files.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The worker.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The comparison of the whole model.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] crate::agent::AgentError),
+    /// The run's own records.
+    #[error("the run's state cannot be read: {0}; it was written by another version of Warpsmith")]
+    State(String),
+    /// Nothing to do.
+    #[error("{0}")]
+    Nothing(String),
+}
+
+impl From<RatchetError> for RunError {
+    fn from(error: RatchetError) -> Self {
+        match error {
+            RatchetError::History(error) => Self::History(error),
+            RatchetError::Worker(error) => Self::Worker(error),
+            RatchetError::State(error) => Self::State(error),
+        }
+    }
+}
+
+/// Makes the agent for a target.
+pub type MakeAgent = Box<dyn Fn() -> Box<dyn Agent> + Send>;
+
+/// A run with everything it works on.
+pub struct Run<'w> {
+    pub(crate) workspace: &'w Workspace,
+    pub(crate) model_dir: PathBuf,
+    pub(crate) ratchet: Ratchet,
+    pub(crate) state: RunState,
+    pub(crate) make_agent: MakeAgent,
+    pub(crate) watcher: Box<dyn Watcher>,
+    pub(crate) cancel: CancellationToken,
+    /// When this session's clock was last added to the state.
+    clock: Instant,
+}
+
+impl<'w> Run<'w> {
+    /// A run at `state`, new or resumed; nothing is done yet.
+    #[must_use]
+    pub fn new(
+        workspace: &'w Workspace,
+        model_dir: PathBuf,
+        ratchet: Ratchet,
+        state: RunState,
+        make_agent: MakeAgent,
+        watcher: Box<dyn Watcher>,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock: Instant::now() }
+    }
+
+    /// Runs until a rule fires, and returns the state it ended in.
+    ///
+    /// # Errors
+    /// What the run cannot survive; it can be resumed once that is mended.
+    pub async fn go(mut self) -> Result<RunState, RunError> {
+        let resumed = self.state.resumed > 0;
+        self.watcher.on(&RunEvent::Started { state: &self.state, resumed });
+        self.watcher.on(&RunEvent::Ranked { state: &self.state });
+        let reason = loop {
+            if let Some(reason) = self.over() {
+                break reason;
+            }
+            let Some(index) = self.next_target() else { break StopReason::NoTargets };
+            let reason = self.work_on(index).await?;
+            self.leave(index, &reason);
+            if reason.ends_run() {
+                break reason;
+            }
+            if self.state.targets.iter().any(|target| target.phase == Phase::Waiting) {
+                self.rank_again();
+            }
+        };
+        self.close(reason).await?;
+        Ok(self.state)
+    }
+
+    /// The rule that ends the whole run, if one does now.
+    fn over(&mut self) -> Option<StopReason> {
+        self.tick();
+        let unfinished = |target: &&TargetState| matches!(target.phase, Phase::Waiting | Phase::Active);
+        self.state.rules.run(&RunProgress {
+            spent: std::time::Duration::from_secs_f64(self.state.elapsed_s),
+            now: Moment(jiff::Timestamp::now()),
+            targets_left: self.state.targets.iter().filter(unfinished).count(),
+            interrupted: self.cancel.is_cancelled(),
+        })
+    }
+
+    /// The target to work on: the one that an interruption left, else the first in Amdahl order.
+    fn next_target(&self) -> Option<usize> {
+        let find = |phase: &Phase| self.state.targets.iter().position(|target| target.phase == *phase);
+        find(&Phase::Active).or_else(|| find(&Phase::Waiting))
+    }
+
+    /// Notes why a target was left. An interrupted one stays active, so that a resumed run goes on with it.
+    fn leave(&mut self, index: usize, reason: &StopReason) {
+        if *reason == StopReason::Interrupted {
+            return;
+        }
+        let target = &mut self.state.targets[index];
+        target.phase = Phase::Done(reason.clone());
+        self.watcher.on(&RunEvent::TargetDone { target, reason });
+    }
+
+    /// Puts the waiting targets in the order of what they can still do for the model as it is now.
+    fn rank_again(&mut self) {
+        if let Some(profile) = &self.state.before {
+            let ranked = profile.ranked_targets(&self.state.speedups());
+            plan::rank(&mut self.state.targets, &ranked);
+            self.watcher.on(&RunEvent::Ranked { state: &self.state });
+        }
+    }
+
+    /// The kernel files that belong in the model now: those kept, where they beat what the user has.
+    fn kernels_now(&self) -> Result<std::collections::BTreeMap<String, String>, RunError> {
+        let mut kernels = std::collections::BTreeMap::new();
+        for target in &self.state.targets {
+            let text = if target.vs_user() > 1.0 { self.ratchet.tip_text(&target.file)? } else { None };
+            kernels.insert(target.op.clone(), text.unwrap_or_else(|| target.start_text.clone()));
+        }
+        Ok(kernels)
+    }
+
+    /// Compares the whole model before and after, and writes down how the run ended.
+    async fn close(&mut self, reason: StopReason) -> Result<(), RunError> {
+        self.tick();
+        if reason != StopReason::Interrupted {
+            if self.state.targets.iter().any(|target| target.kept > 0) {
+                self.watcher.on(&RunEvent::Verifying);
+                let report = self.verify().await?;
+                self.watcher.on(&RunEvent::Verified { report: &report });
+                self.state.verified = Some(report);
+            }
+            self.tick();
+            self.state.ended = Some(reason);
+        }
+        self.ratchet.checkpoint(&self.state)?;
+        Ok(())
+    }
+
+    async fn verify(&mut self) -> Result<Report, RunError> {
+        let after = self.kernels_now()?;
+        let before = self.state.targets.iter().map(|target| (target.op.clone(), target.start_text.clone())).collect();
+        let config = ModelConfig::load(&self.model_dir)?;
+        let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
+        let speedups = self.state.speedups();
+        let question = crate::verify::Question {
+            config: &config,
+            pass: self.state.pass,
+            before: &before,
+            after: &after,
+            speedups: &speedups,
+            seed: self.state.seed,
+        };
+        Ok(crate::verify::verify(self.ratchet.worker(), &question, &read, &self.cancel).await?)
+    }
+
+    /// Adds the time since the last call to the run and its active target.
+    fn tick(&mut self) {
+        let passed = self.clock.elapsed();
+        self.clock = Instant::now();
+        self.state.elapsed_s += passed.as_secs_f64();
+        if let Some(target) = self.state.targets.iter_mut().find(|target| target.phase == Phase::Active) {
+            target.progress.spent += passed;
+        }
+    }
+}

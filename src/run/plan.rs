@@ -1,0 +1,149 @@
+//! What a run will do: its targets in Amdahl order, its rules, its seed.
+
+use crate::device::DeviceCard;
+use crate::model::Pass;
+use crate::profile::{Profile, RankedTarget};
+
+use super::RunError;
+use super::state::{Phase, RunState, TargetState, VERSION};
+use super::stop::Rules;
+
+/// What the user asked for.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The run's name.
+    pub run: String,
+    /// The model directory, as it is shown.
+    pub model: String,
+    /// The pass.
+    pub pass: Pass,
+    /// The agent's name.
+    pub agent: String,
+    /// When to stop.
+    pub rules: Rules,
+    /// Only these operations (all where empty).
+    pub only: Vec<String>,
+    /// Never these.
+    pub skip: Vec<String>,
+    /// Seed of everything drawn.
+    pub seed: u64,
+}
+
+/// The state that a new run starts from; `read` gives the text of a kernel file below the workspace.
+///
+/// # Errors
+/// Where nothing is left to work on, or a named operation is not in the model.
+pub fn plan(
+    options: Options,
+    profile: Profile,
+    device: &DeviceCard,
+    judge: &str,
+    read: &dyn Fn(&str) -> Option<String>,
+) -> Result<RunState, RunError> {
+    let ranked = profile.ranked_targets(&std::collections::BTreeMap::new());
+    for named in options.only.iter().chain(&options.skip) {
+        if !ranked.iter().any(|target| target.op == *named) {
+            let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
+            return Err(RunError::Nothing(format!("`{named}` is no operation of this model; it has {}", there.join(", "))));
+        }
+    }
+    let mut targets = Vec::new();
+    for target in &ranked {
+        let file = format!("kernels/{}/{}", device.backend, file_name(&target.op, &device.backend));
+        let mut state = match read(&file) {
+            Some(text) => TargetState::new(&target.op, file, text, target.shapes.clone()),
+            None => {
+                let mut missing = TargetState::new(&target.op, file.clone(), String::new(), target.shapes.clone());
+                missing.phase = Phase::Skipped(format!("there is no {file}"));
+                missing
+            }
+        };
+        if options.skip.contains(&target.op) || (!options.only.is_empty() && !options.only.contains(&target.op)) {
+            state.phase = Phase::Skipped("not asked for".to_owned());
+        }
+        targets.push(state);
+    }
+    rank(&mut targets, &ranked);
+    if !targets.iter().any(|target| target.phase == Phase::Waiting) {
+        return Err(RunError::Nothing("no operation of this model is worth the time: every ceiling is under 1 %".into()));
+    }
+    Ok(RunState {
+        version: VERSION,
+        run: options.run,
+        model: options.model,
+        pass: options.pass,
+        agent: options.agent,
+        backend: device.backend.clone(),
+        device: device.name.clone(),
+        judge: judge.to_owned(),
+        seed: options.seed,
+        rules: options.rules,
+        elapsed_s: 0.0,
+        busy_s: 0.0,
+        next_experiment: 1,
+        before: Some(profile),
+        targets,
+        resumed: 0,
+        ended: None,
+        verified: None,
+    })
+}
+
+/// A kernel file's name on a backend.
+fn file_name(op: &str, backend: &str) -> String {
+    let extension = match backend {
+        "cuda" => "cu",
+        "triton" => "py",
+        _ => "c",
+    };
+    format!("{op}.{extension}")
+}
+
+/// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it.
+pub(super) fn rank(targets: &mut [TargetState], ranked: &[RankedTarget]) {
+    let place = |op: &str| ranked.iter().position(|target| target.op == op).unwrap_or(usize::MAX);
+    for target in targets.iter_mut() {
+        let Some(known) = ranked.get(place(&target.op)) else { continue };
+        target.share = known.share;
+        let low = matches!(&target.phase, Phase::Waiting) && known.skipped;
+        if low {
+            let gain = 100.0 * (known.ceiling - 1.0);
+            target.phase = Phase::Skipped(format!("the model could gain {gain:.1} % at the most"));
+        }
+    }
+    targets.sort_by_key(|target| match target.phase {
+        Phase::Done(_) | Phase::Active => (0, 0),
+        Phase::Waiting => (1, place(&target.op)),
+        Phase::Skipped(_) => (2, place(&target.op)),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::stop::StopReason;
+
+    fn target(op: &str, phase: Phase) -> TargetState {
+        TargetState { phase, ..TargetState::new(op, format!("kernels/cpu/{op}.c"), String::new(), Vec::new()) }
+    }
+
+    fn ranked(op: &str, share: f64, ceiling: f64) -> RankedTarget {
+        RankedTarget { op: op.into(), shapes: Vec::new(), us: 1.0, share, ceiling, skipped: ceiling < 1.01 }
+    }
+
+    #[test]
+    fn waiting_targets_follow_the_ranking_behind_those_done() {
+        let mut targets = [
+            target("rmsnorm", Phase::Waiting),
+            target("matmul", Phase::Done(StopReason::Reverts { limit: 5 })),
+            target("rotary_embedding", Phase::Waiting),
+            target("fused_mlp", Phase::Waiting),
+        ];
+        let order = [ranked("fused_mlp", 0.5, 1.4), ranked("matmul", 0.3, 1.2), ranked("rmsnorm", 0.1, 1.05), ranked("rotary_embedding", 0.01, 1.004)];
+        rank(&mut targets, &order);
+        let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
+        assert_eq!(ops, ["matmul", "fused_mlp", "rmsnorm", "rotary_embedding"]);
+        assert_eq!(targets[3].phase, Phase::Skipped("the model could gain 0.4 % at the most".into()));
+        assert!((targets[1].share - 0.5).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,74 @@
+//! The agent's quick look at ideas, through the worker.
+
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{BoxFuture, Brief, Screen, Screened};
+use crate::harness::ScreenTask;
+use crate::op::OpSource;
+use crate::worker::Client;
+use crate::worker::protocol::Ask;
+
+use super::{Run, RunError, RunEvent, Watcher};
+
+/// Screens candidates for one proposal.
+pub(super) struct WorkerScreen<'a> {
+    worker: &'a mut Client,
+    watcher: &'a mut dyn Watcher,
+    cancel: CancellationToken,
+    op: OpSource,
+    brief: &'a Brief,
+    number: u64,
+    busy_s: f64,
+}
+
+impl<'a> WorkerScreen<'a> {
+    pub(super) fn new(run: &'a mut Run<'_>, index: usize, brief: &'a Brief) -> Result<Self, RunError> {
+        let op = run.op_source(&run.state.targets[index].op)?;
+        Ok(Self {
+            worker: run.ratchet.worker(),
+            watcher: run.watcher.as_mut(),
+            cancel: run.cancel.clone(),
+            op,
+            brief,
+            number: run.state.next_experiment,
+            busy_s: 0.0,
+        })
+    }
+
+    /// Seconds the device spent on it.
+    pub(super) const fn busy_s(&self) -> f64 {
+        self.busy_s
+    }
+}
+
+impl Screen for WorkerScreen<'_> {
+    fn screen<'b>(&'b mut self, texts: Vec<String>) -> BoxFuture<'b, Vec<Option<Screened>>> {
+        Box::pin(async move {
+            let count = texts.len();
+            let task = ScreenTask {
+                op: self.op.clone(),
+                incumbent: self.brief.incumbent.clone(),
+                candidates: texts,
+                target: self.brief.shapes.clone(),
+                seed: self.brief.seed ^ self.brief.experiment,
+            };
+            let began = Instant::now();
+            let (watcher, number) = (&mut *self.watcher, self.number);
+            let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
+            let answer = self.worker.ask(Ask::Screen(Box::new(task)), &mut watch, &self.cancel).await;
+            self.busy_s += began.elapsed().as_secs_f64();
+            match answer {
+                Ok(screened) => screened,
+                Err(error) => {
+                    if !error.is_cancelled() {
+                        self.watcher.on(&RunEvent::Trouble { what: &format!("screening failed: {error}") });
+                    }
+                    // A screen only chooses among ideas: without it they are all unknown.
+                    vec![None; count]
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! A run as the journal holds it: everything that a resumed run needs, and nothing from a clock.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::agent::Attempt;
+use crate::evaluation::{Evaluation, Timing, Verdict};
+use crate::harness::Precision;
+use crate::model::Pass;
+use crate::op::TargetShape;
+use crate::profile::Profile;
+use crate::verify::Report;
+
+use super::stop::{Rules, StopReason, TargetProgress};
+
+/// Raised whenever the meaning of a field changes; a run of another version is not resumed.
+pub const VERSION: u32 = 1;
+
+/// Everything about a run at one entry of its journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunState {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The run's name, such as `261120a`.
+    pub run: String,
+    /// The model directory, relative to the workspace.
+    pub model: String,
+    /// The pass that is profiled.
+    pub pass: Pass,
+    /// The agent's name.
+    pub agent: String,
+    /// The backend.
+    pub backend: String,
+    /// The device's name and key.
+    pub device: String,
+    /// Hash of the judging program at the start.
+    pub judge: String,
+    /// Seed of everything drawn in this run.
+    pub seed: u64,
+    /// When to stop.
+    pub rules: Rules,
+    /// Wall time spent so far in seconds, interruptions left out.
+    pub elapsed_s: f64,
+    /// Wall time during which the device was judging, in seconds.
+    pub busy_s: f64,
+    /// Number of the next experiment.
+    pub next_experiment: u64,
+    /// The profile the run started from.
+    pub before: Option<Profile>,
+    /// Targets: done ones, the active one, waiting ones in Amdahl order.
+    pub targets: Vec<TargetState>,
+    /// Times the run was interrupted and resumed.
+    pub resumed: u32,
+    /// Why the run ended, once it has.
+    pub ended: Option<StopReason>,
+    /// The whole model before and after, once the run has ended.
+    pub verified: Option<Report>,
+}
+
+/// One operation of the model as a target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TargetState {
+    /// The operation.
+    pub op: String,
+    /// Its kernel file below the workspace.
+    pub file: String,
+    /// The kernel file's text at the start: what the user has today.
+    pub start_text: String,
+    /// The shapes the model uses.
+    pub shapes: Vec<TargetShape>,
+    /// Share of the model's time when it was ranked last (0 to 1).
+    pub share: f64,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Σ calls × time of the starting point, µs.
+    pub start_us: Option<f64>,
+    /// The same of the best kernel so far, µs.
+    pub best_us: Option<f64>,
+    /// The incumbent's latest times.
+    pub timing: Option<Timing>,
+    /// What the stop rules look at.
+    pub progress: TargetProgress,
+    /// How finely this machine measures it.
+    pub precision: Option<Precision>,
+    /// Experiments kept.
+    pub kept: u32,
+    /// Experiments not kept.
+    pub not_kept: u32,
+    /// What was tried, in order.
+    pub tried: Vec<Attempt>,
+    /// What the agent wants to remember about it.
+    pub memory: Value,
+}
+
+/// Where a target stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Not begun.
+    Waiting,
+    /// Being worked on.
+    Active,
+    /// Left, and why.
+    Done(StopReason),
+    /// Never begun, and why.
+    Skipped(String),
+}
+
+impl TargetState {
+    /// A target that nobody has touched yet.
+    #[must_use]
+    pub fn new(op: &str, file: String, start_text: String, shapes: Vec<TargetShape>) -> Self {
+        Self {
+            op: op.to_owned(),
+            file,
+            start_text,
+            shapes,
+            share: 0.0,
+            phase: Phase::Waiting,
+            start_us: None,
+            best_us: None,
+            timing: None,
+            progress: TargetProgress::default(),
+            precision: None,
+            kept: 0,
+            not_kept: 0,
+            tried: Vec::new(),
+            memory: Value::Null,
+        }
+    }
+
+    /// Takes in an evaluation of one of its candidates.
+    pub fn learn(&mut self, evaluation: &Evaluation) {
+        self.progress.record(&evaluation.verdict);
+        match &evaluation.verdict {
+            Verdict::Base | Verdict::Keep { .. } => {
+                self.kept += u32::from(evaluation.verdict != Verdict::Base);
+                self.progress.vs_user = evaluation.vs_user.or(self.progress.vs_user);
+                if let Some(timing) = &evaluation.timing {
+                    self.start_us = self.start_us.or(Some(timing.latency_us));
+                    self.best_us = Some(timing.latency_us);
+                    self.progress.roofline_pct = Some(timing.roofline_pct);
+                    let precision = Precision { margin: timing.margin, rounds: timing.rounds };
+                    self.precision = self.precision.or(Some(precision));
+                    self.timing = Some(timing.clone());
+                }
+            }
+            _ => self.not_kept += 1,
+        }
+    }
+
+    /// What the user had over what there is now (1 where nothing was measured).
+    #[must_use]
+    pub fn vs_user(&self) -> f64 {
+        self.progress.vs_user.unwrap_or(1.0)
+    }
+}
+
+impl RunState {
+    /// The target being worked on.
+    #[must_use]
+    pub fn active(&self) -> Option<&TargetState> {
+        self.targets.iter().find(|target| target.phase == Phase::Active)
+    }
+
+    /// Experiments an hour so far.
+    #[must_use]
+    pub fn experiments_per_hour(&self) -> f64 {
+        if self.elapsed_s > 0.0 { (self.next_experiment as f64 - 1.0) / self.elapsed_s * 3600.0 } else { 0.0 }
+    }
+
+    /// Each operation's `vs_user`, for the end-to-end figures; only what beats the user's is installed.
+    #[must_use]
+    pub fn speedups(&self) -> BTreeMap<String, f64> {
+        self.targets.iter().map(|target| (target.op.clone(), target.vs_user())).collect()
+    }
+
+    /// The model's predicted time now and its ratio to the start, from the first profile and each target's `vs_user`.
+    #[must_use]
+    pub fn predicted(&self) -> Option<(f64, f64)> {
+        let before = self.before.as_ref()?;
+        let after_us = before.predict(&self.speedups());
+        Some((after_us, before.predict(&BTreeMap::new()) / after_us))
+    }
+}

@@ -1,0 +1,250 @@
+//! When a target ends, and when the run does: pure rules over plain progress.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::evaluation::Verdict;
+
+/// The limits, each of which can be set; `None` switches a rule off.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rules {
+    /// Experiments in a row that were not kept (`--max-reverts`).
+    pub max_reverts: Option<u32>,
+    /// Percent of the roofline at which a kernel is good enough (`--roofline`).
+    pub roofline_pct: Option<f64>,
+    /// Speedup against what the user has today at which a kernel is good enough (`--speedup`).
+    pub speedup: Option<f64>,
+    /// Time for one target (`--per-kernel`).
+    pub per_kernel: Option<Duration>,
+    /// Time for the whole run, earlier sessions of a resumed run included (`--budget`).
+    pub budget: Option<Duration>,
+    /// When the run must be over (`--until`).
+    pub until: Option<Moment>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            max_reverts: Some(5),
+            roofline_pct: Some(90.0),
+            speedup: Some(2.0),
+            per_kernel: Some(Duration::from_secs(2 * 60 * 60)),
+            budget: None,
+            until: None,
+        }
+    }
+}
+
+/// A moment, kept in files as text (`2026-03-01T07:00:00Z`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Moment(pub jiff::Timestamp);
+
+impl From<Moment> for String {
+    fn from(moment: Moment) -> Self {
+        moment.0.to_string()
+    }
+}
+
+impl TryFrom<String> for Moment {
+    type Error = jiff::Error;
+
+    fn try_from(text: String) -> Result<Self, jiff::Error> {
+        text.parse().map(Self)
+    }
+}
+
+/// How far a target is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TargetProgress {
+    /// Experiments since the last gain that were not kept.
+    pub reverts: u32,
+    /// The incumbent's percentage of the roofline, where it was timed.
+    pub roofline_pct: Option<f64>,
+    /// The incumbent's speedup against what the user has today, where it was measured.
+    pub vs_user: Option<f64>,
+    /// Time spent on it, over all sessions of the run.
+    pub spent: Duration,
+    /// Why its agent has nothing left, once it said so.
+    pub exhausted: Option<String>,
+}
+
+impl TargetProgress {
+    /// Counts a verdict. A gain starts the row anew; a simplification leaves it as it is, or a kernel could be pared
+    /// down for ever; a revert, reject, crash, timeout or error is one more that was not kept.
+    pub fn record(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Keep { simpler: false, .. } => self.reverts = 0,
+            Verdict::Keep { simpler: true, .. } | Verdict::Base => {}
+            Verdict::Revert { .. }
+            | Verdict::Reject { .. }
+            | Verdict::Crash { .. }
+            | Verdict::Timeout { .. }
+            | Verdict::Error { .. } => self.reverts = self.reverts.saturating_add(1),
+        }
+    }
+}
+
+/// How far the run is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunProgress {
+    /// Time spent, over all its sessions.
+    pub spent: Duration,
+    /// The time of day.
+    pub now: Moment,
+    /// Targets still to be worked on, the current one included.
+    pub targets_left: usize,
+    /// Whether the user asked it to end.
+    pub interrupted: bool,
+}
+
+/// Which rule fired.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "snake_case")]
+pub enum StopReason {
+    /// So many experiments in a row were not kept.
+    Reverts {
+        /// The limit.
+        limit: u32,
+    },
+    /// Near the hardware's limit.
+    Roofline {
+        /// Percent reached.
+        pct: f64,
+        /// The limit.
+        limit: f64,
+    },
+    /// Fast enough against what the user has.
+    Speedup {
+        /// Speedup reached.
+        vs_user: f64,
+        /// The limit.
+        limit: f64,
+    },
+    /// The target's time is up.
+    PerKernel {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The agent has nothing left to propose.
+    Exhausted {
+        /// The agent's words.
+        why: String,
+    },
+    /// The run's time is up.
+    Budget {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The hour has come.
+    Until {
+        /// The limit.
+        limit: Moment,
+    },
+    /// Every target has ended.
+    NoTargets,
+    /// The user ended it.
+    Interrupted,
+}
+
+impl Rules {
+    /// The rule by which the target ends, if one does. Where several hold, what was achieved is named before what ran
+    /// out: roofline, speedup, exhausted, reverts, time.
+    #[must_use]
+    pub fn target(&self, progress: &TargetProgress) -> Option<StopReason> {
+        let roofline = || {
+            let (pct, limit) = (progress.roofline_pct?, self.roofline_pct?);
+            (pct >= limit).then_some(StopReason::Roofline { pct, limit })
+        };
+        let speedup = || {
+            let (vs_user, limit) = (progress.vs_user?, self.speedup?);
+            (vs_user >= limit).then_some(StopReason::Speedup { vs_user, limit })
+        };
+        let exhausted = || progress.exhausted.clone().map(|why| StopReason::Exhausted { why });
+        let reverts = || {
+            let limit = self.max_reverts?;
+            (progress.reverts >= limit).then_some(StopReason::Reverts { limit })
+        };
+        let time = || {
+            let limit = self.per_kernel?;
+            (progress.spent >= limit).then_some(StopReason::PerKernel { limit })
+        };
+        roofline().or_else(speedup).or_else(exhausted).or_else(reverts).or_else(time)
+    }
+
+    /// The rule by which the run ends, if one does: interrupted, no targets, budget, until.
+    #[must_use]
+    pub fn run(&self, progress: &RunProgress) -> Option<StopReason> {
+        let interrupted = progress.interrupted.then_some(StopReason::Interrupted);
+        let no_targets = (progress.targets_left == 0).then_some(StopReason::NoTargets);
+        let budget = self.budget.filter(|limit| progress.spent >= *limit).map(|limit| StopReason::Budget { limit });
+        let until = self.until.filter(|limit| progress.now >= *limit).map(|limit| StopReason::Until { limit });
+        interrupted.or(no_targets).or(budget).or(until)
+    }
+}
+
+impl StopReason {
+    /// Whether it ends the whole run rather than one target.
+    #[must_use]
+    pub const fn ends_run(&self) -> bool {
+        matches!(self, Self::Budget { .. } | Self::Until { .. } | Self::NoTargets | Self::Interrupted)
+    }
+}
+
+impl std::fmt::Display for StopReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sentence = match self {
+            Self::Reverts { limit: 1 } => "1 revert".to_owned(),
+            Self::Reverts { limit } => format!("{limit} reverts in a row"),
+            Self::Roofline { pct, limit } => format!("{pct:.0} % of the roofline (limit {limit:.0} %)"),
+            Self::Speedup { vs_user, limit } => format!("{vs_user:.2}x what you had (limit {limit}x)"),
+            Self::PerKernel { limit } => format!("its {} are over", words(*limit)),
+            Self::Exhausted { why } => format!("nothing left to propose: {why}"),
+            Self::Budget { limit } => format!("the run's budget of {} is spent", words(*limit)),
+            Self::Until { limit } => {
+                format!("it is {}", limit.0.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M"))
+            }
+            Self::NoTargets => "no targets left".to_owned(),
+            Self::Interrupted => "interrupted".to_owned(),
+        };
+        f.pad(&sentence)
+    }
+}
+
+/// A duration for people: `2h`, `1h30`, `45 min`, `90 s`.
+fn words(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, minutes, 0) if minutes > 0 => format!("{minutes} min"),
+        (0, _, _) => format!("{seconds} s"),
+        (hours, 0, _) => format!("{hours}h"),
+        (hours, minutes, _) => format!("{hours}h{minutes:02}"),
+    }
+}
+
+/// The next moment at which clocks show `text` (`07:00`), strictly after `now`: what `--until` means.
+///
+/// # Errors
+/// A text that is not a time of day, or a day on which the calendar ends.
+pub fn next_time_of_day(text: &str, now: &jiff::Zoned) -> Result<Moment, UntilError> {
+    let wrong = || UntilError { text: text.to_owned() };
+    let time = jiff::civil::Time::strptime("%H:%M", text.trim()).map_err(|_| wrong())?;
+    let today = now.with().time(time).build().map_err(|_| wrong())?;
+    let next = if today > *now {
+        today
+    } else {
+        now.tomorrow().and_then(|day| day.with().time(time).build()).map_err(|_| wrong())?
+    };
+    Ok(Moment(next.timestamp()))
+}
+
+/// A text that is no time of day.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a time of day; write hours and minutes, as in `--until 07:00`")]
+pub struct UntilError {
+    text: String,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! A run's state as the summary that the report prints.
+
+use std::time::Duration;
+
+use crate::evaluation::Verdict;
+use crate::report::{ModelSummary, Summary, TargetSummary};
+
+use super::{Phase, RunState, TargetState};
+
+impl RunState {
+    /// The run in a page.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let (before_us, predicted) = match (&self.before, self.predicted()) {
+            (Some(before), Some((_, ratio))) => (before.whole_us, ratio),
+            _ => (0.0, 1.0),
+        };
+        Summary {
+            run: self.run.clone(),
+            experiments: self.next_experiment - 1,
+            spent: Duration::from_secs_f64(self.elapsed_s),
+            busy: self.busy(),
+            ended: self.ended.as_ref().map_or_else(|| "it was interrupted".to_owned(), ToString::to_string),
+            targets: self.targets.iter().map(TargetState::summary).collect(),
+            model: ModelSummary {
+                before_us,
+                predicted,
+                measured: self.verified.as_ref().map(|report| {
+                    let measured = &report.measured;
+                    (measured.median, measured.low.unwrap_or(measured.median), measured.high.unwrap_or(measured.median))
+                }),
+                outputs: self.verified.as_ref().map(crate::verify::Report::output_line),
+            },
+        }
+    }
+
+    /// Share of the time in which the device was at work.
+    #[must_use]
+    pub fn busy(&self) -> f64 {
+        if self.elapsed_s > 0.0 { (self.busy_s / self.elapsed_s).min(1.0) } else { 0.0 }
+    }
+}
+
+impl TargetState {
+    fn summary(&self) -> TargetSummary {
+        let reverted = self.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Revert { .. })).count() as u32;
+        TargetSummary {
+            op: self.op.clone(),
+            share: self.share,
+            times_us: self.start_us.zip(self.best_us),
+            vs_user: self.vs_user(),
+            roofline_pct: self.progress.roofline_pct,
+            kept: self.kept,
+            reverted,
+            rejected: self.not_kept - reverted.min(self.not_kept),
+            why: match &self.phase {
+                Phase::Waiting => "not begun".to_owned(),
+                Phase::Active => "not finished".to_owned(),
+                Phase::Done(reason) => reason.to_string(),
+                Phase::Skipped(why) => why.clone(),
+            },
+        }
+    }
+}
