@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod backend;
+pub mod cli;
 pub mod device;
 pub mod evaluation;
 pub mod expr;

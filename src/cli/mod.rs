@@ -1,0 +1,94 @@
+//! The command line: one file a subcommand, and the only place that prints.
+
+mod bench;
+mod doctor;
+mod error;
+mod lines;
+mod log;
+mod ops;
+mod options;
+mod profile;
+mod progress;
+mod run;
+mod session;
+mod show;
+mod spinner;
+mod status;
+mod verdict;
+mod verify;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Makes the kernels of a model faster overnight, keeping only what is measured to be correct and faster.
+///
+/// Warpsmith profiles a model directory, ranks its kernels by Amdahl's law, and improves them one by one:
+/// an agent proposes, a five-stage judge checks, paired timing decides, git keeps the record.
+#[derive(Debug, Parser)]
+#[command(name = "warpsmith", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "Start here:\n  warpsmith run models/tiny-llama      improve a small model now, on this machine\n  warpsmith doctor                     what works here, and what is missing\n  warpsmith help run                   every knob of a run")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Profile(profile::Args),
+    Bench(bench::Args),
+    Verify(verify::Args),
+    Status(status::Args),
+    Log(log::Args),
+    Show(show::Args),
+    Doctor(doctor::Args),
+    Ops(ops::Args),
+    #[command(hide = true)]
+    Worker(worker::Args),
+}
+
+/// Runs the program; the exit code is 0 for success, 1 for a "no" (rejected, differs), 2 for "could not".
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Run(args) => run::main(args),
+        Command::Profile(args) => profile::main(args),
+        Command::Bench(args) => bench::main(args),
+        Command::Verify(args) => verify::main(args),
+        Command::Status(args) => status::main(args),
+        Command::Log(args) => log::main(args),
+        Command::Show(args) => show::main(args),
+        Command::Doctor(args) => doctor::main(args),
+        Command::Ops(args) => ops::main(args),
+        Command::Worker(args) => worker::main(args),
+    };
+    result.unwrap_or_else(|error| error::report(&error))
+}
+
+/// A line for the user. A reader that has gone away (`| head`) ends the program quietly.
+fn say(text: &str) {
+    use std::io::Write as _;
+    if writeln!(std::io::stdout(), "{text}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// A line about the work rather than of it.
+fn warn(text: &str) {
+    use std::io::Write as _;
+    // Where standard error is gone there is nobody left to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_with_itself() {
+        super::Cli::command().debug_assert();
+    }
+}

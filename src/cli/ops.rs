@@ -1,0 +1,55 @@
+//! `warpsmith ops`: the operations that are known here.
+
+use std::process::ExitCode;
+
+use crate::op::Operation;
+use crate::workspace::Workspace;
+
+/// List the operations Warpsmith can judge here, with their shapes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  warpsmith ops              all of them, a line each\n  warpsmith ops matmul       one with its tensors, shapes, tolerances and hostile inputs")]
+pub(super) struct Args {
+    /// Show one operation in full
+    op: Option<String>,
+}
+
+pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::find(&std::env::current_dir()?)?;
+    let read = super::session::reader(workspace.as_ref());
+    if let Some(name) = args.op {
+        super::say(&full(&Operation::load(&read, &name)?));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for name in super::session::operation_names(workspace.as_ref())? {
+        let op = Operation::load(&read, &name)?;
+        super::say(&format!("{:<18} {}", op.name, op.summary));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn full(op: &Operation) -> String {
+    let mut lines = vec![format!("{}: {}", op.name, op.summary), String::new()];
+    lines.push(format!("symbols   {}", op.symbols.join(", ")));
+    for tensor in &op.tensors {
+        let shape: Vec<&str> = tensor.shape.iter().map(|size| size.text()).collect();
+        let role = format!("{:?}", tensor.role).to_lowercase();
+        lines.push(format!("{role:<9} {}[{}]", tensor.name, shape.join(", ")));
+    }
+    for scalar in &op.scalars {
+        lines.push(format!("scalar    {} = {}", scalar.name, scalar.value));
+    }
+    lines.push(format!("flops     {}", op.flops));
+    let tolerance = &op.tolerance;
+    lines.push(format!("tolerance L = {} (f16), {} (bf16), {} (f32)", tolerance.f16, tolerance.bf16, tolerance.f32));
+    for (name, shapes) in [("sweep", &op.sweep), ("decode", &op.decode), ("edges", &op.edges)] {
+        for (index, shape) in shapes.iter().enumerate() {
+            let primary = if name == "sweep" && index == op.primary { "  (primary)" } else { "" };
+            let heading = if index == 0 { name } else { "" };
+            lines.push(format!("{heading:<9} {}{primary}", op.label(shape)));
+        }
+    }
+    for hostile in &op.adversarial {
+        lines.push(format!("hostile   {}: {}", hostile.name, hostile.why));
+    }
+    lines.join("\n")
+}

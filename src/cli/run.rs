@@ -1,0 +1,225 @@
+//! `warpsmith run`: the main job.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio_util::sync::CancellationToken;
+
+use super::options::PassArgs;
+use super::progress::{Progress, Voice};
+use super::session;
+use crate::agent::tuner::Tuner;
+use crate::history::{self, Archive, History, Pending};
+use crate::model::ModelConfig;
+use crate::ratchet::Ratchet;
+use crate::report::spell;
+use crate::run::stop::{Rules, next_time_of_day};
+use crate::run::{MakeAgent, Options, Run, RunError, RunState, plan};
+use crate::worker::Client;
+use crate::workspace::{RunSettings, Workspace, duration};
+
+/// Improve a model's kernels one by one, keeping only what is measured to be correct and faster.
+///
+/// Works on a branch of its own (`warpsmith/<run>`), never on your files: of those it writes only `results.tsv` and
+/// `.warpsmith/`. Stop it with Ctrl-C at any time, or kill it: `--resume` goes on where it was.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status")]
+pub(super) struct Args {
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral and Qwen2 kinds)
+    #[arg(value_name = "MODEL_DIR")]
+    model: PathBuf,
+    #[command(flatten)]
+    pass: PassArgs,
+    /// Go on with a run (the latest where none is named)
+    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
+    resume: Option<String>,
+    /// Leave a target after N experiments in a row that were not kept [default: 5]
+    #[arg(long, value_name = "N")]
+    max_reverts: Option<u32>,
+    /// Leave a target at this percentage of its roofline [default: 90]
+    #[arg(long, value_name = "PERCENT")]
+    roofline: Option<f64>,
+    /// Leave a target at this speedup against what you have today [default: 2]
+    #[arg(long, value_name = "X")]
+    speedup: Option<f64>,
+    /// Leave a target after this time [default: 2h]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    per_kernel: Option<Duration>,
+    /// End the run after this time, such as 8h or 90m
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    budget: Option<Duration>,
+    /// End the run at this time of day, such as 07:00
+    #[arg(long, value_name = "HH:MM")]
+    until: Option<String>,
+    /// Work on these operations only (may be repeated, or separated by commas)
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Leave these operations alone
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// Seed of everything that is drawn (secret where not given)
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Say only what was kept, and the summary
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
+    session::block_on(run(args))
+}
+
+async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let cancel = session::interruptible();
+    let voice = Voice::choose(args.quiet);
+    let (workspace, made) = workspace_for(&args.model)?;
+    made.iter().for_each(|line| super::say(line));
+    let ready = match &args.resume {
+        Some(named) => resume(&workspace, named)?,
+        None => begin(&args, &workspace, &cancel).await?,
+    };
+    let Ready { history, pending, state, worker } = ready;
+    let worker = match worker {
+        Some(worker) => worker,
+        None => session::worker(false).await?,
+    };
+    super::say(&opening(&workspace, &state));
+    let model_dir = workspace.root().join(&state.model);
+    let make_agent: MakeAgent = Box::new(|| Box::new(Tuner::default()));
+    let watcher = Box::new(Progress::new(voice));
+    let ratchet = Ratchet::new(worker, history, pending);
+    let ended = Run::new(&workspace, model_dir, ratchet, state, make_agent, watcher, cancel).go().await?;
+    super::say(&closing(&ended));
+    Ok(if ended.ended.is_some() { ExitCode::SUCCESS } else { ExitCode::from(130) })
+}
+
+/// A run that can start.
+struct Ready {
+    history: History,
+    pending: Option<Pending>,
+    state: RunState,
+    worker: Option<Client>,
+}
+
+/// The workspace of a model directory, made where there is none; and what to say about that.
+fn workspace_for(model: &Path) -> anyhow::Result<(Workspace, Vec<String>)> {
+    if let Some(workspace) = Workspace::find(model)? {
+        let created = workspace.ensure_repository()?;
+        let said = created.map(|path| format!("made a git repository in {}", path.display()));
+        return Ok((workspace, said.into_iter().collect()));
+    }
+    // Looked at first, so that nothing is written beside a directory that is no model.
+    ModelConfig::load(model)?;
+    let (workspace, made) = Workspace::make(model)?;
+    Ok((workspace, made.sentences()))
+}
+
+async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -> anyhow::Result<Ready> {
+    let settings = &workspace.settings().run;
+    let rules = rules(args, settings)?;
+    let config = ModelConfig::load(&args.model)?;
+    let taken = Archive::open(workspace)?.used_run_ids()?;
+    let mut worker = session::worker(false).await?;
+    let read = session::reader(Some(workspace));
+    let pass = args.pass.resolve(settings);
+    let seed = args.seed.unwrap_or_else(crate::rng::secret_seed);
+    super::say(&format!("profiling {} on {}", args.model.display(), worker.device().name));
+    let kernels = session::kernels(&read, &worker.device().backend)?;
+    let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;
+    super::say(&profile.table());
+    let options = Options {
+        run: history::next_run_id(jiff::Zoned::now().date(), &taken),
+        model: model_path(workspace, &args.model)?,
+        pass,
+        agent: "tuner".to_owned(),
+        rules,
+        only: args.only.clone(),
+        skip: args.skip.clone(),
+        seed,
+    };
+    let state = plan(options, profile, worker.device(), worker.judge(), &read)?;
+    let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
+    Ok(Ready { history, pending: None, state, worker: Some(worker) })
+}
+
+fn resume(workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
+    let run = if named.is_empty() {
+        Archive::open(workspace)?.latest_run()?.context("there is no run to resume here; leave --resume out to start one")?
+    } else {
+        named.to_owned()
+    };
+    let (history, pending) = History::open(workspace, &run)?;
+    let mut state: RunState = serde_json::from_value(history.state().clone())
+        .map_err(|error| RunError::State(error.to_string()))
+        .with_context(|| format!("run {run}"))?;
+    if let Some(reason) = &state.ended {
+        bail!("run {run} has ended: {reason}; leave --resume out to start a new one");
+    }
+    state.resumed += 1;
+    Ok(Ready { history, pending, state, worker: None })
+}
+
+/// The rules: the command line first, then the settings.
+fn rules(args: &Args, settings: &RunSettings) -> anyhow::Result<Rules> {
+    let until = args.until.as_deref().map(|text| next_time_of_day(text, &jiff::Zoned::now())).transpose()?;
+    Ok(Rules {
+        max_reverts: Some(args.max_reverts.unwrap_or(settings.max_reverts)),
+        roofline_pct: Some(args.roofline.unwrap_or(settings.roofline * 100.0)),
+        speedup: Some(args.speedup.unwrap_or(settings.speedup)),
+        per_kernel: Some(args.per_kernel.unwrap_or(settings.per_kernel)),
+        budget: args.budget.or(settings.budget),
+        until,
+    })
+}
+
+/// The model directory below the workspace, or its full path where it is elsewhere.
+fn model_path(workspace: &Workspace, model: &Path) -> anyhow::Result<String> {
+    let full = model.canonicalize().with_context(|| model.display().to_string())?;
+    let path = full.strip_prefix(workspace.root()).unwrap_or(&full);
+    Ok(path.to_string_lossy().into_owned())
+}
+
+/// The first lines of a run.
+fn opening(workspace: &Workspace, state: &RunState) -> String {
+    let mut lines = vec![
+        format!("workspace   {}", workspace.root().display()),
+        format!("branch      warpsmith/{}{}", state.run, if state.resumed > 0 { " (resumed)" } else { "" }),
+        format!("device      {} ({})", state.device, state.backend),
+        format!("agent       {}", state.agent),
+        format!("budget      {}", budget_words(&state.rules)),
+    ];
+    let missing: Vec<String> = crate::sandbox::protections()
+        .into_iter()
+        .filter_map(|protection| protection.missing())
+        .collect();
+    lines.push(match missing.is_empty() {
+        true => "protection  complete".to_owned(),
+        false => format!("protection  MISSING: {}", missing.join("; ")),
+    });
+    lines.push(format!("follow      tail -f {}", workspace.root().join("results.tsv").display()));
+    lines.join("\n")
+}
+
+fn budget_words(rules: &Rules) -> String {
+    let budget = rules.budget.map_or_else(|| "until the targets end".to_owned(), spell);
+    let until = rules.until.map_or(String::new(), |until| {
+        format!(", at the latest until {}", until.0.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M"))
+    });
+    let each = rules.per_kernel.map_or(String::new(), |time| format!("; {} a target", spell(time)));
+    format!("{budget}{until}{each}")
+}
+
+/// The last lines of a run: the summary and the commands to look closer.
+fn closing(state: &RunState) -> String {
+    let mut text = format!("\n{}\n", state.summary());
+    if state.ended.is_none() {
+        text.push_str(&format!("go on with   warpsmith run {} --resume {}\n", state.model, state.run));
+    }
+    if state.targets.iter().any(|target| target.kept > 0) {
+        text.push_str(&format!("history      git log --stat warpsmith/{0}\ntake it      git merge warpsmith/{0}\n", state.run));
+    }
+    text.push_str("every try    warpsmith log\n");
+    text
+}

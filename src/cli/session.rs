@@ -1,0 +1,93 @@
+//! What most subcommands need first: files, operations, a worker.
+
+use std::path::{Path, PathBuf};
+
+use crate::op::{Dtype, OpError, OpSource, Operation, TargetShape};
+use crate::worker::Client;
+use crate::workspace::{Workspace, embedded};
+
+/// Reads files of the workspace, or the copies inside this program.
+pub(super) fn reader(workspace: Option<&Workspace>) -> impl Fn(&str) -> Option<String> {
+    move |path: &str| match workspace {
+        Some(workspace) => workspace.file(path).ok().map(|file| file.text),
+        None => embedded(path).map(str::to_owned),
+    }
+}
+
+/// The names of all operations here, in alphabetical order.
+pub(super) fn operation_names(workspace: Option<&Workspace>) -> anyhow::Result<Vec<String>> {
+    let files = match workspace {
+        Some(workspace) => workspace.names("reference")?,
+        None => crate::workspace::embedded_names("reference/").map(str::to_owned).collect(),
+    };
+    let mut names: Vec<String> = files
+        .iter()
+        .filter_map(|file| Path::new(file).file_name()?.to_str()?.strip_suffix(".toml").map(str::to_owned))
+        .collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// Starts the worker for this machine.
+pub(super) async fn worker(recalibrate: bool) -> anyhow::Result<Client> {
+    let mut arguments = vec!["worker".to_owned()];
+    if recalibrate {
+        arguments.push("--recalibrate".to_owned());
+    }
+    Ok(Client::start(&own_program()?, &arguments).await?)
+}
+
+/// This very program by its inode, so that a rebuild during the night changes nothing.
+fn own_program() -> anyhow::Result<PathBuf> {
+    Ok(PathBuf::from(format!("/proc/{}/exe", std::process::id())))
+}
+
+/// Runs a future on a runtime of its own.
+pub(super) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?.block_on(future)
+}
+
+/// A token that Ctrl-C cancels; a second Ctrl-C ends the program at once.
+pub(super) fn interruptible() -> tokio_util::sync::CancellationToken {
+    let token = tokio_util::sync::CancellationToken::new();
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+        for press in 0..2 {
+            let terminated = async {
+                match terminate.as_mut() {
+                    Some(signal) => signal.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminated => {}
+            }
+            if press == 0 {
+                cancelled.cancel();
+            }
+        }
+        std::process::exit(130);
+    });
+    token
+}
+
+/// The primary shape of an operation as the only target, small enough for a CPU.
+pub(super) fn primary_target(source: &OpSource, dtype: Dtype) -> Result<Vec<TargetShape>, OpError> {
+    let op: Operation = source.operation()?;
+    let (shape, _) = op.shrink_to(&op.primary_shape()?, crate::harness::MAX_MACS, crate::harness::MAX_ELEMENTS)?;
+    Ok(vec![TargetShape { shape, dtype, calls: 1 }])
+}
+
+/// The kernel files of every operation on a backend, as far as there are any.
+pub(super) fn kernels(
+    read: &dyn Fn(&str) -> Option<String>,
+    backend: &str,
+) -> anyhow::Result<std::collections::BTreeMap<String, String>> {
+    let names = crate::workspace::embedded_names("reference/").filter_map(|file| {
+        Path::new(file).file_name()?.to_str()?.strip_suffix(".toml").map(str::to_owned)
+    });
+    Ok(names.filter_map(|op| read(&format!("kernels/{backend}/{op}.c")).map(|text| (op, text))).collect())
+}

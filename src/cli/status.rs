@@ -1,0 +1,53 @@
+//! `warpsmith status`: where the latest run is.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::history::Archive;
+use crate::run::RunState;
+use crate::workspace::Workspace;
+
+/// Say where a run is: its targets, what was kept, what is predicted for the model.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  warpsmith status               the latest run of this workspace\n  warpsmith status --run 261120a\n  warpsmith status --json")]
+pub(super) struct Args {
+    /// Which run (the latest where not given)
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+    /// Any directory of the workspace
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Print the run's whole state as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
+    let (archive, run) = open(&args.dir, args.run)?;
+    let state = archive.state(&run)?;
+    if args.json {
+        super::say(&serde_json::to_string_pretty(&state)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let state: RunState = serde_json::from_value(state).with_context(|| format!("run {run}"))?;
+    super::say(&state.summary().to_string());
+    if state.ended.is_none() {
+        super::say(&format!("go on with (unless it is running)   warpsmith run {} --resume {run}", state.model));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A run of the workspace around `dir`, for reading.
+pub(super) fn open(dir: &std::path::Path, run: Option<String>) -> anyhow::Result<(Archive, String)> {
+    let workspace = Workspace::find(dir)?.with_context(|| {
+        format!("{} belongs to no workspace (no warpsmith.toml here or above); `warpsmith run MODEL_DIR` makes one", dir.display())
+    })?;
+    let archive = Archive::open(&workspace)?;
+    let run = match run {
+        Some(run) => run,
+        None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
+    };
+    Ok((archive, run))
+}
