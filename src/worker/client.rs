@@ -167,7 +167,9 @@ async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, Device
     let mut output = FramedRead::new(output, codec());
     let input = FramedWrite::new(input, codec());
     match receive(&mut output, HELLO).await {
-        Ok(Reply::Hello { protocol: PROTOCOL, judge, device }) => Ok((Process { child, input, output }, *device, judge)),
+        Ok(Reply::Hello { protocol: PROTOCOL, judge, device }) => {
+            Ok((Process { child, input, output }, *device, judge))
+        }
         Ok(Reply::Hello { protocol, .. }) => {
             Err(start(format!("it speaks protocol {protocol}, this program {PROTOCOL}; use the same version for both")))
         }

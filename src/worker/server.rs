@@ -13,6 +13,7 @@ use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
 use crate::evaluation::Stage;
 use crate::forward::{self, ForwardError};
 use crate::harness::{Judge, JudgeError, Progress, Watch};
+use crate::workspace::{DeviceLock, cache_dir};
 
 /// How often a request under way says so.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -31,11 +32,7 @@ pub fn serve(make_judge: impl FnOnce() -> anyhow::Result<Judge>) -> anyhow::Resu
     let voice = out.clone();
     std::thread::Builder::new().name("requests".into()).spawn(move || listen(&requests, &listener, &voice))?;
     let mut judge = make_judge()?;
-    out.say(&Reply::Hello {
-        protocol: PROTOCOL,
-        judge: judge_hash()?,
-        device: Box::new(judge.card().clone()),
-    });
+    out.say(&Reply::Hello { protocol: PROTOCOL, judge: judge_hash()?, device: Box::new(judge.card().clone()) });
     for request in inbox {
         answer(&mut judge, request, &current, &out);
     }
@@ -125,6 +122,10 @@ fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
     let reply = std::thread::scope(|scope| {
         let latest = &latest;
         scope.spawn(move || heartbeat(id, latest, &ended, out));
+        let lock = match take_device(judge, watch) {
+            Ok(lock) => lock,
+            Err(error) => return reply::<()>(id, Err(error)),
+        };
         let reply = match request.ask {
             Ask::Evaluate(task) => reply(id, judge.evaluate(&task, watch)),
             Ask::Smoke(task) => reply(id, judge.smoke(&task, watch)),
@@ -138,11 +139,26 @@ fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
             }
             Ask::Cancel => reply::<()>(id, Err(JudgeError::Cancelled)),
         };
+        drop(lock);
         drop(finished);
         reply
     });
     current.id.store(0, Ordering::SeqCst);
     out.say(&reply);
+}
+
+/// Waits until nobody else measures on this device: two runs, a watch and a test never time at once.
+fn take_device(judge: &Judge, watch: Watch<'_>) -> Result<DeviceLock, JudgeError> {
+    let waiting = |holder: &str| {
+        (watch.progress)(Progress {
+            stage: Stage::Timing,
+            detail: format!("waiting for the device, used by {holder}"),
+        });
+        !watch.cancelled.load(Ordering::Relaxed)
+    };
+    DeviceLock::take(&cache_dir(), &judge.card().key, "warpsmith worker", waiting)
+        .map_err(|error| JudgeError::machine("the device's lock", error))?
+        .ok_or(JudgeError::Cancelled)
 }
 
 /// Repeats the latest progress until the request has ended.
