@@ -97,7 +97,8 @@ fn every_file_is_short_enough_to_be_one_thing() {
         .iter()
         .filter_map(|file| {
             let lines = fs::read_to_string(file).expect("readable").lines().count();
-            (lines > MAX_LINES).then(|| format!("{}: {lines} lines", file.strip_prefix(&root).expect("below").display()))
+            (lines > MAX_LINES)
+                .then(|| format!("{}: {lines} lines", file.strip_prefix(&root).expect("below").display()))
         })
         .collect();
     assert!(long.is_empty(), "{}", long.join("\n"));

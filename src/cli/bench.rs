@@ -18,7 +18,9 @@ use crate::workspace::Workspace;
 /// The exit code is 0 where it is correct (and, with --against, whatever the speed), 1 where it is rejected,
 /// 2 where it could not be judged.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?")]
+#[command(
+    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?"
+)]
 pub(super) struct Args {
     /// The kernel file
     kernel: PathBuf,
@@ -97,10 +99,7 @@ fn target(args: &Args, source: &OpSource) -> anyhow::Result<Vec<TargetShape>> {
         return Ok(session::primary_target(source, args.dtype)?);
     }
     let op = source.operation()?;
-    args.shape
-        .iter()
-        .map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype: args.dtype, calls: 1 }))
-        .collect()
+    args.shape.iter().map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype: args.dtype, calls: 1 })).collect()
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {

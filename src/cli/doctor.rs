@@ -9,7 +9,9 @@ use crate::workspace::{Workspace, cache_dir};
 
 /// Check this machine: device and ceilings, compiler, protections, git; each with what to do where it is missing.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith doctor\n  warpsmith doctor --recalibrate    measure the device's ceilings anew (a few seconds)")]
+#[command(
+    after_help = "Examples:\n  warpsmith doctor\n  warpsmith doctor --recalibrate    measure the device's ceilings anew (a few seconds)"
+)]
 pub(super) struct Args {
     /// Measure the device's ceilings anew
     #[arg(long)]

@@ -8,7 +8,9 @@ use crate::history::{Order, ledger_header};
 
 /// List every experiment of a run, kept or not, oldest first.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith log                  as in results.tsv\n  warpsmith log --wide           with times of every shape, seeds and margins\n  warpsmith log --json           one JSON object a line, everything the judge found out")]
+#[command(
+    after_help = "Examples:\n  warpsmith log                  as in results.tsv\n  warpsmith log --wide           with times of every shape, seeds and margins\n  warpsmith log --json           one JSON object a line, everything the judge found out"
+)]
 pub(super) struct Args {
     /// Which run (the latest where not given)
     #[arg(long, value_name = "RUN")]

@@ -28,7 +28,9 @@ use clap::{Parser, Subcommand};
 /// an agent proposes, a five-stage judge checks, paired timing decides, git keeps the record.
 #[derive(Debug, Parser)]
 #[command(name = "warpsmith", version, propagate_version = true, arg_required_else_help = true)]
-#[command(after_help = "Start here:\n  warpsmith run models/tiny-llama      improve a small model now, on this machine\n  warpsmith doctor                     what works here, and what is missing\n  warpsmith help run                   every knob of a run")]
+#[command(
+    after_help = "Start here:\n  warpsmith run models/tiny-llama      improve a small model now, on this machine\n  warpsmith doctor                     what works here, and what is missing\n  warpsmith help run                   every knob of a run"
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

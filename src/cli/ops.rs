@@ -7,7 +7,9 @@ use crate::workspace::Workspace;
 
 /// List the operations Warpsmith can judge here, with their shapes.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith ops              all of them, a line each\n  warpsmith ops matmul       one with its tensors, shapes, tolerances and hostile inputs")]
+#[command(
+    after_help = "Examples:\n  warpsmith ops              all of them, a line each\n  warpsmith ops matmul       one with its tensors, shapes, tolerances and hostile inputs"
+)]
 pub(super) struct Args {
     /// Show one operation in full
     op: Option<String>,

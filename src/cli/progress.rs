@@ -143,8 +143,12 @@ impl Drop for Progress {
 
 fn ranking(state: &RunState) -> String {
     let open = |target: &&TargetState| matches!(target.phase, Phase::Waiting | Phase::Active);
-    let names: Vec<String> =
-        state.targets.iter().filter(open).map(|target| format!("{} {:.0} %", target.op, 100.0 * target.share)).collect();
+    let names: Vec<String> = state
+        .targets
+        .iter()
+        .filter(open)
+        .map(|target| format!("{} {:.0} %", target.op, 100.0 * target.share))
+        .collect();
     names.join(", ")
 }
 

@@ -25,7 +25,9 @@ use crate::workspace::{RunSettings, Workspace, duration};
 /// Works on a branch of its own (`warpsmith/<run>`), never on your files: of those it writes only `results.tsv` and
 /// `.warpsmith/`. Stop it with Ctrl-C at any time, or kill it: `--resume` goes on where it was.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status")]
+#[command(
+    after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
+)]
 pub(super) struct Args {
     /// Directory with a Hugging Face `config.json` (Llama, Mistral and Qwen2 kinds)
     #[arg(value_name = "MODEL_DIR")]
@@ -146,7 +148,9 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
 
 fn resume(workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
     let run = if named.is_empty() {
-        Archive::open(workspace)?.latest_run()?.context("there is no run to resume here; leave --resume out to start one")?
+        Archive::open(workspace)?
+            .latest_run()?
+            .context("there is no run to resume here; leave --resume out to start one")?
     } else {
         named.to_owned()
     };
@@ -190,10 +194,8 @@ fn opening(workspace: &Workspace, state: &RunState) -> String {
         format!("agent       {}", state.agent),
         format!("budget      {}", budget_words(&state.rules)),
     ];
-    let missing: Vec<String> = crate::sandbox::protections()
-        .into_iter()
-        .filter_map(|protection| protection.missing())
-        .collect();
+    let missing: Vec<String> =
+        crate::sandbox::protections().into_iter().filter_map(|protection| protection.missing()).collect();
     lines.push(match missing.is_empty() {
         true => "protection  complete".to_owned(),
         false => format!("protection  MISSING: {}", missing.join("; ")),
@@ -218,7 +220,10 @@ fn closing(state: &RunState) -> String {
         text.push_str(&format!("go on with   warpsmith run {} --resume {}\n", state.model, state.run));
     }
     if state.targets.iter().any(|target| target.kept > 0) {
-        text.push_str(&format!("history      git log --stat warpsmith/{0}\ntake it      git merge warpsmith/{0}\n", state.run));
+        text.push_str(&format!(
+            "history      git log --stat warpsmith/{0}\ntake it      git merge warpsmith/{0}\n",
+            state.run
+        ));
     }
     text.push_str("every try    warpsmith log\n");
     text

@@ -86,8 +86,7 @@ pub(super) fn kernels(
     read: &dyn Fn(&str) -> Option<String>,
     backend: &str,
 ) -> anyhow::Result<std::collections::BTreeMap<String, String>> {
-    let names = crate::workspace::embedded_names("reference/").filter_map(|file| {
-        Path::new(file).file_name()?.to_str()?.strip_suffix(".toml").map(str::to_owned)
-    });
+    let names = crate::workspace::embedded_names("reference/")
+        .filter_map(|file| Path::new(file).file_name()?.to_str()?.strip_suffix(".toml").map(str::to_owned));
     Ok(names.filter_map(|op| read(&format!("kernels/{backend}/{op}.c")).map(|text| (op, text))).collect())
 }

@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use super::status::open;
-use crate::history::Order;
 use crate::evaluation::Evaluation;
+use crate::history::Order;
 
 /// Show one experiment: what it changed, every case, its times, and why it was or was not kept.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith show 14\n  warpsmith show 14 --cases       with the error of every case\n  warpsmith show 14 --kernel > mine.c")]
+#[command(
+    after_help = "Examples:\n  warpsmith show 14\n  warpsmith show 14 --cases       with the error of every case\n  warpsmith show 14 --kernel > mine.c"
+)]
 pub(super) struct Args {
     /// The experiment's number in the run
     number: u64,

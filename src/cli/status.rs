@@ -11,7 +11,9 @@ use crate::workspace::Workspace;
 
 /// Say where a run is: its targets, what was kept, what is predicted for the model.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith status               the latest run of this workspace\n  warpsmith status --run 261120a\n  warpsmith status --json")]
+#[command(
+    after_help = "Examples:\n  warpsmith status               the latest run of this workspace\n  warpsmith status --run 261120a\n  warpsmith status --json"
+)]
 pub(super) struct Args {
     /// Which run (the latest where not given)
     #[arg(long, value_name = "RUN")]
@@ -42,7 +44,10 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 /// A run of the workspace around `dir`, for reading.
 pub(super) fn open(dir: &std::path::Path, run: Option<String>) -> anyhow::Result<(Archive, String)> {
     let workspace = Workspace::find(dir)?.with_context(|| {
-        format!("{} belongs to no workspace (no warpsmith.toml here or above); `warpsmith run MODEL_DIR` makes one", dir.display())
+        format!(
+            "{} belongs to no workspace (no warpsmith.toml here or above); `warpsmith run MODEL_DIR` makes one",
+            dir.display()
+        )
     })?;
     let archive = Archive::open(&workspace)?;
     let run = match run {

@@ -39,8 +39,7 @@ pub(super) fn full(evaluation: &Evaluation) -> String {
     if let Some(timing) = &evaluation.timing {
         let compared = !matches!(evaluation.verdict, Verdict::Base);
         for shape in &timing.shapes {
-            let against =
-                if compared { format!(", incumbent {:.1} µs", shape.incumbent_us) } else { String::new() };
+            let against = if compared { format!(", incumbent {:.1} µs", shape.incumbent_us) } else { String::new() };
             let _ = writeln!(
                 text,
                 "  {} {}: {:.1} µs{against}, {:.0} % of the roofline ({:.1} µs, {} bound)",

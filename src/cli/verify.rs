@@ -15,7 +15,9 @@ use crate::workspace::Workspace;
 ///
 /// The exit code is 1 where the outputs differ by more than the model's arithmetic explains.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json")]
+#[command(
+    after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json"
+)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -33,8 +35,9 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let config = ModelConfig::load(&args.model.model)?;
-    let workspace = Workspace::find(&args.model.model)?
-        .with_context(|| format!("{} belongs to no workspace; `warpsmith run` makes one", args.model.model.display()))?;
+    let workspace = Workspace::find(&args.model.model)?.with_context(|| {
+        format!("{} belongs to no workspace; `warpsmith run` makes one", args.model.model.display())
+    })?;
     let archive = Archive::open(&workspace)?;
     let run = match args.run {
         Some(run) => run,
@@ -59,6 +62,8 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         before: &before,
         after: &after,
         speedups: &speedups,
+        // Another pass has other shares, and was never predicted.
+        predicted: state.predicted().filter(|_| state.pass == pass).map(|(_, ratio)| ratio),
         seed: crate::rng::secret_seed(),
     };
     let report = crate::verify::verify(&mut worker, &question, &read, &cancel).await?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,9 @@ use crate::device::DeviceCard;
 use crate::kernel::KernelFile;
 use crate::model::{Graph, ModelConfig, Pass};
 use crate::op::{OpSource, Operation};
+
+/// How long the parts of a pass are measured where nothing else is asked: it happens once a target.
+const PARTS: Duration = Duration::from_secs(2);
 
 /// A model, a pass through it, and the operations it calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +48,8 @@ pub struct CompareTask {
     pub before: BTreeMap<String, String>,
     /// Kernel files by operation, as the run left them.
     pub after: BTreeMap<String, String>,
+    /// Whether whole passes are compared in fresh processes, or only the parts of a pass.
+    pub whole: bool,
 }
 
 impl ModelTask {
@@ -109,5 +115,10 @@ pub fn contest(
 ) -> Result<Comparison, ForwardError> {
     let graph = task.model.graph()?;
     let mut forward = task.model.prepare(&graph, &[&task.before, &task.after], compiler, card)?;
-    compare(&mut forward, &graph, &Sessions::default(), &Effort::default(), task.model.seed, cancelled)
+    let (sessions, effort) = if task.whole {
+        (Sessions::default(), Effort::default())
+    } else {
+        (Sessions { count: 0, ..Sessions::default() }, Effort { budget: PARTS, ..Effort::default() })
+    };
+    compare(&mut forward, &graph, &sessions, &effort, task.model.seed, cancelled)
 }

@@ -8,8 +8,8 @@ use crate::evaluation::{Stage, Verdict};
 use crate::kernel::{Facts, KernelError, KernelFile, Resolution};
 use crate::op::{Dtype, Operation, Shape};
 
-use super::task::JudgeError;
 use super::Failure;
+use super::task::JudgeError;
 
 /// The most compilations one kernel file may ask for: variants and specialisations multiply.
 const MAX_IMAGES: usize = 48;

@@ -65,11 +65,7 @@ fn launch(
 }
 
 /// Takes the output out of the candidate's reach, evaluates the oracle, compares; also looks at the red zones.
-fn judge_output(
-    trial: &Trial<'_>,
-    memory: &CaseMemory,
-    case: &Case,
-) -> Result<(ErrorStats, Option<String>), Failure> {
+fn judge_output(trial: &Trial<'_>, memory: &CaseMemory, case: &Case) -> Result<(ErrorStats, Option<String>), Failure> {
     let outputs: Vec<Vec<u8>> = memory.outputs(&trial.arena, 0).into_iter().map(<[u8]>::to_vec).collect();
     let label = describe(trial.op, case);
     if let Err(why) = memory.check_zones(&trial.arena, 0) {

@@ -103,7 +103,9 @@ pub(super) fn time(
     below_floor(bench, &mut rig, match_up, &timing)?;
     let vs_user = match (&outcome, &task.baseline) {
         (Outcome::Keep { speedup, .. }, Some(baseline)) if baseline == incumbent_text => Some(speedup.ratio),
-        (Outcome::Keep { .. }, Some(baseline)) => Some(against(bench, target, baseline, candidate, &calls, rounds, task.seed)?),
+        (Outcome::Keep { .. }, Some(baseline)) => {
+            Some(against(bench, target, baseline, candidate, &calls, rounds, task.seed)?)
+        }
         _ => None,
     };
     Ok(Timed { verdict: outcome.into(), timing, vs_user, first_block })
@@ -176,7 +178,8 @@ pub(super) fn spread(
     let mut rig = Rig::new(bench, target, [contender.kernel; 2], seed)?;
     let decision = Decision::new(Margin::default(), calls);
     let padding = |number| Stream::new(seed, "padding").below(number, 4096);
-    let twins = [twin(bench, contender.kernel, target, padding(0))?, twin(bench, contender.kernel, target, padding(1))?];
+    let twins =
+        [twin(bench, contender.kernel, target, padding(0))?, twin(bench, contender.kernel, target, padding(1))?];
     let mut session = |number: usize, rounds: usize| {
         bench.at(Stage::Timing, format!("the machine's own spread, process {} of {}", number + 1, SPREAD_SESSIONS + 1));
         let twin = Contender { kernel: contender.kernel, build: &twins[number % twins.len()] };
@@ -203,7 +206,7 @@ pub(super) fn twin(
     bench.build(&padded, &timed_shapes(target))
 }
 
-/// The median speedup of `candidate` over the kernel file `baseline` in one fresh session.
+/// The median speedup of `candidate` over the kernel file `baseline`, in fresh processes.
 fn against(
     bench: &Bench<'_>,
     target: &[TargetShape],
@@ -218,8 +221,10 @@ fn against(
     let build = trusted_build(bench, &kernel, target)?;
     let mut rig = Rig::new(bench, target, [&kernel, candidate.kernel], seed)?;
     let incumbent = Contender { kernel: &kernel, build: &build };
-    let blocks = fresh_session(bench, &mut rig, MatchUp { incumbent, candidate, rounds })?;
-    let logs = Decision::new(Margin::default(), calls).logs(&blocks);
+    let match_up = MatchUp { incumbent, candidate, rounds };
+    let sessions: Vec<Vec<Block>> =
+        (0..CONFIRM_SESSIONS).map(|_| fresh_session(bench, &mut rig, match_up)).collect::<Result<_, _>>()?;
+    let logs = Decision::new(Margin::default(), calls).logs(&sessions.concat());
     median(&logs).map(f64::exp).ok_or_else(|| JudgeError::machine("timing", "no block was measured").into())
 }
 
@@ -241,12 +246,7 @@ fn blame_incumbent(failure: Failure) -> Failure {
 
 /// A time below the physical floor is never just kept: every rotated output is verified in a fresh process, and a time
 /// that no machine of these ceilings can reach is rejected all the same (JUDGE, row 55).
-fn below_floor(
-    bench: &Bench<'_>,
-    rig: &mut Rig,
-    match_up: MatchUp<'_>,
-    timing: &Timing,
-) -> Result<(), Failure> {
+fn below_floor(bench: &Bench<'_>, rig: &mut Rig, match_up: MatchUp<'_>, timing: &Timing) -> Result<(), Failure> {
     let floors = rig.rooflines();
     let suspicious = |share: f64| {
         timing.shapes.iter().zip(&floors).find(|(shape, roofline)| shape.candidate_us < share * roofline.floor_us)

@@ -180,12 +180,10 @@ impl Judge {
         }
         let op = source.operation()?;
         let build = |name: &str, text: &str, flags: &[&str]| {
-            self.compiler
-                .compile_trusted(name, text, flags)
-                .map(|image| image.path)
-                .map_err(|error| error.to_string())
+            self.compiler.compile_trusted(name, text, flags).map(|image| image.path).map_err(|error| error.to_string())
         };
-        let oracle = Oracle::compile(&build, &op).map_err(|error| JudgeError::machine("compiling the oracle", error))?;
+        let oracle =
+            Oracle::compile(&build, &op).map_err(|error| JudgeError::machine("compiling the oracle", error))?;
         let known = Arc::new(Known { op, oracle });
         self.known.insert(source.clone(), known.clone());
         Ok(known)
@@ -250,7 +248,10 @@ pub(super) fn read(op: &Operation, text: &str, card: &DeviceCard) -> Result<Kern
         return Err(error(format!("it is for {wanted}; this device is {} ({})", card.name, std::env::consts::ARCH)));
     }
     if let Some(missing) = Dtype::ALL.iter().find(|dtype| !kernel.front.dtypes.contains(dtype)) {
-        return Err(Failure::reject(Stage::Compile, format!("it does not serve {missing}; every kernel serves f16, bf16 and f32")));
+        return Err(Failure::reject(
+            Stage::Compile,
+            format!("it does not serve {missing}; every kernel serves f16, bf16 and f32"),
+        ));
     }
     Ok(kernel)
 }

@@ -18,8 +18,8 @@ mod timing;
 
 pub use cases::{MAX_ELEMENTS, MAX_MACS, PlannedCase, plan};
 pub use judge::{Judge, Watch};
-pub use self_test::SelfTest;
 pub use screen::Screened;
+pub use self_test::SelfTest;
 pub use task::{EvaluationTask, JudgeError, Precision, Progress, ScreenTask};
 
 use crate::backend::cpu::{CompileError, Fault};
@@ -51,9 +51,7 @@ impl Failure {
     pub fn fault(fault: Fault, stage: Stage, what: &str) -> Self {
         match fault {
             Fault::Crash { what: how, input_offset: Some(_), .. } => Self::reject(stage, format!("{how} at {what}")),
-            Fault::Crash { what: how, .. } => {
-                Self::Verdict(Verdict::Crash { stage, why: format!("{how} at {what}") })
-            }
+            Fault::Crash { what: how, .. } => Self::Verdict(Verdict::Crash { stage, why: format!("{how} at {what}") }),
             Fault::Timeout { .. } => Self::Verdict(Verdict::Timeout { stage, why: format!("{fault} at {what}") }),
             Fault::Escaped { what: how } => Self::reject(stage, format!("{how} at {what}")),
             Fault::Host(error) => Self::Judge(JudgeError::machine("candidate's process", error)),

@@ -58,10 +58,8 @@ fn screen(bench: &Bench<'_>, task: &ScreenTask) -> Result<Vec<Option<Screened>>,
         .map(|(index, text)| {
             bench.at(Stage::Timing, format!("screening {} of {}", index + 1, task.candidates.len()));
             match screen_one(bench, task, &target, &incumbent, text, &shapes) {
-                Ok(blocks) => Ok(median(&decision.logs(&blocks)).map(|d| Screened {
-                    speedup: d.exp(),
-                    shapes: decision.shape_speedups(&blocks),
-                })),
+                Ok(blocks) => Ok(median(&decision.logs(&blocks))
+                    .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) })),
                 Err(Failure::Verdict(_)) => Ok(None),
                 Err(machine @ Failure::Judge(_)) => Err(machine),
             }

@@ -89,12 +89,6 @@ impl Block {
         let times = |side| (0..shapes).map(|shape| mean_of(side, shape)).collect();
         Self { incumbent_us: times(Side::Incumbent), candidate_us: times(Side::Candidate) }
     }
-
-    /// The block with the sides changed over.
-    #[must_use]
-    pub fn swapped(self) -> Self {
-        Self { incumbent_us: self.candidate_us, candidate_us: self.incumbent_us }
-    }
 }
 
 /// Rounds a block needs so that its scatter is [`BLOCK_SCATTER`] or less, where blocks of one round scatter by
@@ -154,7 +148,6 @@ mod tests {
         let block = Block::from_rounds(&rounds);
         assert_eq!(block.incumbent_us, [2.0, 8.0]);
         assert_eq!(block.candidate_us, [15.0, 5.0]);
-        assert_eq!(block.clone().swapped().incumbent_us, block.candidate_us);
     }
 
     #[test]

@@ -106,11 +106,7 @@ impl Rig {
     }
 
     /// Starts both kernels in fresh processes and warms them up.
-    pub(super) fn start<'b>(
-        &mut self,
-        bench: &Bench<'_>,
-        match_up: MatchUp<'b>,
-    ) -> Result<Pair<'b>, Failure> {
+    pub(super) fn start<'b>(&mut self, bench: &Bench<'_>, match_up: MatchUp<'b>) -> Result<Pair<'b>, Failure> {
         let (incumbent, candidate) = (match_up.incumbent.build, match_up.candidate.build);
         let mut pair = Pair {
             incumbent: Runner { build: incumbent, host: bench.host(&incumbent.images(), &self.arena)? },
@@ -187,7 +183,14 @@ impl Rig {
     }
 
     /// µs a launch over the next `batch` copies.
-    fn sample(&mut self, pair: &mut Pair<'_>, index: usize, side: Side, batch: usize, change: bool) -> Result<f64, Failure> {
+    fn sample(
+        &mut self,
+        pair: &mut Pair<'_>,
+        index: usize,
+        side: Side,
+        batch: usize,
+        change: bool,
+    ) -> Result<f64, Failure> {
         let shape = &mut self.shapes[index];
         let runner = match side {
             Side::Incumbent => &mut pair.incumbent,

@@ -11,7 +11,6 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
-
 use serde::{Deserialize, Serialize};
 
 use crate::device::Bound;

@@ -7,7 +7,8 @@ use crate::evaluation::{Evaluation, Verdict};
 pub fn subject(op: &str, description: &str, evaluation: &Evaluation) -> String {
     let outcome = match &evaluation.verdict {
         Verdict::Base => {
-            let us = evaluation.timing.as_ref().map_or(String::new(), |timing| format!(", {:.0} µs", timing.latency_us));
+            let us =
+                evaluation.timing.as_ref().map_or(String::new(), |timing| format!(", {:.0} µs", timing.latency_us));
             return format!("{op}: where it starts{us}");
         }
         Verdict::Keep { simpler: true, .. } => "simpler, as fast".to_owned(),

@@ -75,9 +75,10 @@ impl std::fmt::Display for Summary {
             "target", "share", "start -> now", "speedup", "roof", "kept", "revert", "reject"
         )?;
         for target in &self.targets {
-            let times = target
-                .times_us
-                .map_or_else(|| "-".to_owned(), |(start, now)| format!("{} -> {}", milliseconds(start), milliseconds(now)));
+            let times = target.times_us.map_or_else(
+                || "-".to_owned(),
+                |(start, now)| format!("{} -> {}", milliseconds(start), milliseconds(now)),
+            );
             let roofline = target.roofline_pct.map_or_else(|| "-".to_owned(), |pct| format!("{pct:.0} %"));
             writeln!(
                 f,
@@ -155,10 +156,22 @@ mod tests {
                 rejected: 1,
                 why: "2.00x what you had (limit 2x)".into(),
             }],
-            model: ModelSummary { before_us: 20_000.0, predicted: 1.45, measured: Some((1.44, 1.43, 1.46)), outputs: None },
+            model: ModelSummary {
+                before_us: 20_000.0,
+                predicted: 1.45,
+                measured: Some((1.44, 1.43, 1.46)),
+                outputs: None,
+            },
         };
         let text = summary.to_string();
-        for part in ["14 experiments in 3 min 07 s", "12.40 ms -> 6.20 ms", "2.00x", "41 %", "(limit 2x)", "measured 1.44x (1.43 to 1.46)"] {
+        for part in [
+            "14 experiments in 3 min 07 s",
+            "12.40 ms -> 6.20 ms",
+            "2.00x",
+            "41 %",
+            "(limit 2x)",
+            "measured 1.44x (1.43 to 1.46)",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }
@@ -166,6 +179,9 @@ mod tests {
     #[test]
     fn lengths_of_time_are_short() {
         let spelled = |s| spell(Duration::from_secs(s));
-        assert_eq!([spelled(12), spelled(187), spelled(2460), spelled(11_520)], ["12 s", "3 min 07 s", "41 min", "3h12"]);
+        assert_eq!(
+            [spelled(12), spelled(187), spelled(2460), spelled(11_520)],
+            ["12 s", "3 min 07 s", "41 min", "3h12"]
+        );
     }
 }

@@ -8,6 +8,7 @@ pub mod stop;
 mod summary;
 mod target;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -118,9 +119,7 @@ impl<'w> Run<'w> {
             if reason.ends_run() {
                 break reason;
             }
-            if self.state.targets.iter().any(|target| target.phase == Phase::Waiting) {
-                self.rank_again();
-            }
+            self.rank_again(index).await?;
         };
         self.close(reason).await?;
         Ok(self.state)
@@ -154,21 +153,40 @@ impl<'w> Run<'w> {
         self.watcher.on(&RunEvent::TargetDone { target, reason });
     }
 
-    /// Puts the waiting targets in the order of what they can still do for the model as it is now.
-    fn rank_again(&mut self) {
+    /// Measures what was gained in its place in the model, and puts the waiting targets in the order of what they can
+    /// still do for it.
+    async fn rank_again(&mut self, index: usize) -> Result<(), RunError> {
+        if self.state.targets[index].vs_user() > 1.0 {
+            match self.gains_in_place().await {
+                Ok(gains) => {
+                    for target in &mut self.state.targets {
+                        target.in_place = gains.get(&target.op).copied().or(target.in_place);
+                    }
+                }
+                Err(error) if self.cancel.is_cancelled() => drop(error),
+                // The judge's own figures rank as well, only less finely.
+                Err(error) => {
+                    let what = format!("what was gained could not be measured in the model: {error}");
+                    self.watcher.on(&RunEvent::Trouble { what: &what });
+                }
+            }
+            self.tick();
+        }
         if let Some(profile) = &self.state.before {
-            let ranked = profile.ranked_targets(&self.state.speedups());
+            let ranked = profile.ranked_targets(&self.state.gains());
             plan::rank(&mut self.state.targets, &ranked);
             self.watcher.on(&RunEvent::Ranked { state: &self.state });
         }
+        Ok(())
     }
 
-    /// The kernel files that belong in the model now: those kept, where they beat what the user has.
-    fn kernels_now(&self) -> Result<std::collections::BTreeMap<String, String>, RunError> {
-        let mut kernels = std::collections::BTreeMap::new();
+    /// The kernel files of the model at the start and now.
+    fn both_kernels(&self) -> Result<Kernels, RunError> {
+        let mut kernels = Kernels { before: BTreeMap::new(), after: BTreeMap::new() };
         for target in &self.state.targets {
-            let text = if target.vs_user() > 1.0 { self.ratchet.tip_text(&target.file)? } else { None };
-            kernels.insert(target.op.clone(), text.unwrap_or_else(|| target.start_text.clone()));
+            let kept = if target.kept > 0 { self.ratchet.tip_text(&target.file)? } else { None };
+            kernels.after.insert(target.op.clone(), kept.unwrap_or_else(|| target.start_text.clone()));
+            kernels.before.insert(target.op.clone(), target.start_text.clone());
         }
         Ok(kernels)
     }
@@ -191,20 +209,21 @@ impl<'w> Run<'w> {
     }
 
     async fn verify(&mut self) -> Result<Report, RunError> {
-        let after = self.kernels_now()?;
-        let before = self.state.targets.iter().map(|target| (target.op.clone(), target.start_text.clone())).collect();
+        let kernels = self.both_kernels()?;
         let config = ModelConfig::load(&self.model_dir)?;
         let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
         let speedups = self.state.speedups();
-        let question = crate::verify::Question {
-            config: &config,
-            pass: self.state.pass,
-            before: &before,
-            after: &after,
-            speedups: &speedups,
-            seed: self.state.seed,
-        };
+        let question = kernels.question(&config, &self.state, &speedups);
         Ok(crate::verify::verify(self.ratchet.worker(), &question, &read, &self.cancel).await?)
+    }
+
+    async fn gains_in_place(&mut self) -> Result<BTreeMap<String, f64>, RunError> {
+        let kernels = self.both_kernels()?;
+        let config = ModelConfig::load(&self.model_dir)?;
+        let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
+        let speedups = self.state.speedups();
+        let question = kernels.question(&config, &self.state, &speedups);
+        Ok(crate::verify::in_place(self.ratchet.worker(), &question, &read, &self.cancel).await?)
     }
 
     /// Adds the time since the last call to the run and its active target.
@@ -214,6 +233,31 @@ impl<'w> Run<'w> {
         self.state.elapsed_s += passed.as_secs_f64();
         if let Some(target) = self.state.targets.iter_mut().find(|target| target.phase == Phase::Active) {
             target.progress.spent += passed;
+        }
+    }
+}
+
+/// Kernel files by operation, at the start and now.
+struct Kernels {
+    before: BTreeMap<String, String>,
+    after: BTreeMap<String, String>,
+}
+
+impl Kernels {
+    fn question<'a>(
+        &'a self,
+        config: &'a ModelConfig,
+        state: &RunState,
+        speedups: &'a BTreeMap<String, f64>,
+    ) -> crate::verify::Question<'a> {
+        crate::verify::Question {
+            config,
+            pass: state.pass,
+            before: &self.before,
+            after: &self.after,
+            speedups,
+            predicted: state.predicted().map(|(_, ratio)| ratio),
+            seed: state.seed,
         }
     }
 }

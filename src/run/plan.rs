@@ -44,7 +44,10 @@ pub fn plan(
     for named in options.only.iter().chain(&options.skip) {
         if !ranked.iter().any(|target| target.op == *named) {
             let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
-            return Err(RunError::Nothing(format!("`{named}` is no operation of this model; it has {}", there.join(", "))));
+            return Err(RunError::Nothing(format!(
+                "`{named}` is no operation of this model; it has {}",
+                there.join(", ")
+            )));
         }
     }
     let mut targets = Vec::new();
@@ -65,7 +68,9 @@ pub fn plan(
     }
     rank(&mut targets, &ranked);
     if !targets.iter().any(|target| target.phase == Phase::Waiting) {
-        return Err(RunError::Nothing("no operation of this model is worth the time: every ceiling is under 1 %".into()));
+        return Err(RunError::Nothing(
+            "no operation of this model is worth the time: every ceiling is under 1 %".into(),
+        ));
     }
     Ok(RunState {
         version: VERSION,
@@ -139,7 +144,12 @@ mod tests {
             target("rotary_embedding", Phase::Waiting),
             target("fused_mlp", Phase::Waiting),
         ];
-        let order = [ranked("fused_mlp", 0.5, 1.4), ranked("matmul", 0.3, 1.2), ranked("rmsnorm", 0.1, 1.05), ranked("rotary_embedding", 0.01, 1.004)];
+        let order = [
+            ranked("fused_mlp", 0.5, 1.4),
+            ranked("matmul", 0.3, 1.2),
+            ranked("rmsnorm", 0.1, 1.05),
+            ranked("rotary_embedding", 0.01, 1.004),
+        ];
         rank(&mut targets, &order);
         let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
         assert_eq!(ops, ["matmul", "fused_mlp", "rmsnorm", "rotary_embedding"]);

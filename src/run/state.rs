@@ -78,8 +78,12 @@ pub struct TargetState {
     pub start_us: Option<f64>,
     /// The same of the best kernel so far, µs.
     pub best_us: Option<f64>,
+    /// The best Σ calls × time ever kept, µs: equal-but-simpler kernels may not stray from it.
+    pub fastest_us: Option<f64>,
     /// The incumbent's latest times.
     pub timing: Option<Timing>,
+    /// How much faster all its calls are in their place in the model, measured when the target was left.
+    pub in_place: Option<f64>,
     /// What the stop rules look at.
     pub progress: TargetProgress,
     /// How finely this machine measures it.
@@ -121,7 +125,9 @@ impl TargetState {
             phase: Phase::Waiting,
             start_us: None,
             best_us: None,
+            fastest_us: None,
             timing: None,
+            in_place: None,
             progress: TargetProgress::default(),
             precision: None,
             kept: 0,
@@ -138,9 +144,11 @@ impl TargetState {
             Verdict::Base | Verdict::Keep { .. } => {
                 self.kept += u32::from(evaluation.verdict != Verdict::Base);
                 self.progress.vs_user = evaluation.vs_user.or(self.progress.vs_user);
+                self.in_place = None;
                 if let Some(timing) = &evaluation.timing {
                     self.start_us = self.start_us.or(Some(timing.latency_us));
                     self.best_us = Some(timing.latency_us);
+                    self.fastest_us = Some(self.fastest_us.map_or(timing.latency_us, |us| us.min(timing.latency_us)));
                     self.progress.roofline_pct = Some(timing.roofline_pct);
                     let precision = Precision { margin: timing.margin, rounds: timing.rounds };
                     self.precision = self.precision.or(Some(precision));
@@ -177,11 +185,19 @@ impl RunState {
         self.targets.iter().map(|target| (target.op.clone(), target.vs_user())).collect()
     }
 
-    /// The model's predicted time now and its ratio to the start, from the first profile and each target's `vs_user`.
+    /// What each operation that is installed does for the model: its speedup in place, or while that is not measured
+    /// the judge's `vs_user`. What does not beat the user's is not installed.
+    #[must_use]
+    pub fn gains(&self) -> BTreeMap<String, f64> {
+        let installed = self.targets.iter().filter(|target| target.vs_user() > 1.0);
+        installed.map(|target| (target.op.clone(), target.in_place.unwrap_or(target.vs_user()))).collect()
+    }
+
+    /// The model's predicted time now and its ratio to the start, by Amdahl's law from the first profile and the gains.
     #[must_use]
     pub fn predicted(&self) -> Option<(f64, f64)> {
         let before = self.before.as_ref()?;
-        let after_us = before.predict(&self.speedups());
+        let after_us = before.predict(&self.gains());
         Some((after_us, before.predict(&BTreeMap::new()) / after_us))
     }
 }

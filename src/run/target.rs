@@ -131,7 +131,7 @@ impl Run<'_> {
             op: self.op_source(&target.op)?,
             target: target.shapes.clone(),
             precision: target.precision,
-            branch_over_best: None,
+            branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
             seed: Stream::new(self.state.seed, "experiment").bits(number),
             meta: serde_json::to_value(&proposed).map_err(|error| RunError::State(error.to_string()))?,
         };

@@ -36,8 +36,10 @@ pub struct Question<'a> {
     pub before: &'a BTreeMap<String, String>,
     /// Kernel files by operation, as the run left them.
     pub after: &'a BTreeMap<String, String>,
-    /// What the judge says each operation gained.
+    /// What the judge says each operation gained (`vs_user`).
     pub speedups: &'a BTreeMap<String, f64>,
+    /// The speedup of the whole that a run predicted, where there was one for this pass.
+    pub predicted: Option<f64>,
     /// Seed of weights and tokens.
     pub seed: u64,
 }
@@ -54,6 +56,51 @@ pub async fn verify(
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
 ) -> Result<Report, VerifyError> {
+    let asked = ask(worker, question, true, read, cancel).await?;
+    let mut report = Report::new(&asked.graph, &asked.comparison, &asked.installed, &worker.device().name);
+    report.predicted = question.predicted.unwrap_or(report.predicted);
+    Ok(report)
+}
+
+/// How much faster each installed operation is in its place in the model: all its calls together, before over after.
+///
+/// In place caches, clocks and neighbours are what they are in the model, so the whole is predicted from these rather
+/// than from kernels timed alone.
+///
+/// # Errors
+/// [`VerifyError`].
+pub async fn in_place(
+    worker: &mut Client,
+    question: &Question<'_>,
+    read: &dyn Fn(&str) -> Option<String>,
+    cancel: &CancellationToken,
+) -> Result<BTreeMap<String, f64>, VerifyError> {
+    let Asked { graph, comparison, installed } = ask(worker, question, false, read, cancel).await?;
+    let ratio = |op: &str| {
+        let calls = graph.calls_of(op);
+        comparison.before.sum(&calls) / comparison.after.sum(&calls)
+    };
+    Ok(installed
+        .into_iter()
+        .map(|change| (change.op.clone(), ratio(&change.op)))
+        .filter(|(_, r)| r.is_finite())
+        .collect())
+}
+
+/// A comparison with what is needed to read it.
+struct Asked {
+    graph: Graph,
+    comparison: Comparison,
+    installed: Vec<Change>,
+}
+
+async fn ask(
+    worker: &mut Client,
+    question: &Question<'_>,
+    whole: bool,
+    read: &dyn Fn(&str) -> Option<String>,
+    cancel: &CancellationToken,
+) -> Result<Asked, VerifyError> {
     let graph = Graph::build(question.config, question.pass)?;
     let changes: Vec<Change> =
         question.speedups.iter().map(|(op, vs_user)| Change { op: op.clone(), vs_user: *vs_user }).collect();
@@ -69,7 +116,7 @@ pub async fn verify(
         ops.push(OpSource::read(&target.op, read)?);
     }
     let model = ModelTask { config: question.config.clone(), pass: question.pass, ops, seed: question.seed };
-    let task = CompareTask { model, before: question.before.clone(), after };
-    let comparison: Comparison = worker.ask(Ask::Compare(Box::new(task)), &mut |_| {}, cancel).await?;
-    Ok(Report::new(&graph, &comparison, &installed, &worker.device().name))
+    let task = CompareTask { model, before: question.before.clone(), after, whole };
+    let comparison = worker.ask(Ask::Compare(Box::new(task)), &mut |_| {}, cancel).await?;
+    Ok(Asked { graph, comparison, installed })
 }

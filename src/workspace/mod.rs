@@ -68,9 +68,10 @@ impl Made {
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let settings = self.settings.iter().map(|path| format!("made a workspace: {}", path.display()));
-        let repository = self.repository.iter().map(|path| {
-            format!("made a git repository in {}; it holds only Warpsmith's own files", path.display())
-        });
+        let repository = self
+            .repository
+            .iter()
+            .map(|path| format!("made a git repository in {}; it holds only Warpsmith's own files", path.display()));
         settings.chain(repository).collect()
     }
 }

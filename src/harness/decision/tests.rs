@@ -176,11 +176,11 @@ fn the_margin_is_three_spreads_and_never_below_one_percent() {
         assert_eq!(Margin::from_spread(wrong), Margin::default());
     }
     let sessions: Vec<_> = [0.006, -0.006, 0.006, -0.006].map(|d| around(d, 0.0, 16)).into();
-    assert!((Margin::from_sessions(&one_shape(), &sessions).spread() - 0.006).abs() < 1e-9);
+    assert!((Margin::from_sessions(&one_shape(), &sessions).spread - 0.006).abs() < 1e-9);
     assert_eq!(Margin::from_sessions(&one_shape(), &sessions[..2]), Margin::default());
     // Half of what is seen at most is put down to the scatter of the blocks.
     let noisy: Vec<_> = [0.006, -0.006, 0.006, -0.006].map(|d| around(d, 0.1, 16)).into();
-    let spread = Margin::from_sessions(&one_shape(), &noisy).spread();
+    let spread = Margin::from_sessions(&one_shape(), &noisy).spread;
     assert!((0.0029..0.02).contains(&spread), "{spread}");
     let mut broken = sessions;
     broken[1][0].candidate_us[0] = 0.0;
