@@ -137,6 +137,8 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(bars) = &self.bars {
             bars.lines.iter().for_each(ProgressBar::finish_and_clear);
+            // Fails only where the terminal is gone.
+            drop(bars.all.clear());
         }
     }
 }

@@ -36,7 +36,10 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let state: RunState = serde_json::from_value(state).with_context(|| format!("run {run}"))?;
     super::say(&state.summary().to_string());
     if state.ended.is_none() {
-        super::say(&format!("go on with (unless it is running)   warpsmith run {} --resume {run}", state.model));
+        super::say(&match archive.writer()? {
+            Some(holder) => format!("{holder} is at work here"),
+            None => format!("go on with   warpsmith run {} --resume {run}", state.model),
+        });
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -53,6 +53,18 @@ impl Archive {
         Ok(self.runs()?.pop())
     }
 
+    /// Who is writing to the repository's history just now: the run that holds its lock.
+    ///
+    /// # Errors
+    /// The lock cannot be looked at.
+    pub fn writer(&self) -> Result<Option<String>, HistoryError> {
+        match super::record::lock(&self.store, "status") {
+            Ok(_) => Ok(None),
+            Err(HistoryError::Busy { holder }) => Ok(Some(holder)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Every run id that is in use, be it by a journal, a branch or rows of the ledger: a new run needs another.
     ///
     /// # Errors
