@@ -87,6 +87,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(worker) => worker,
         None => session::worker(false).await?,
     };
+    check_same_judge(&state, &worker)?;
     super::say(&opening(&workspace, &state));
     let model_dir = workspace.root().join(&state.model);
     let make_agent: MakeAgent = Box::new(|| Box::new(Tuner::default()));
@@ -116,6 +117,22 @@ fn workspace_for(model: &Path) -> anyhow::Result<(Workspace, Vec<String>)> {
     ModelConfig::load(model)?;
     let (workspace, made) = Workspace::make(model)?;
     Ok((workspace, made.sentences()))
+}
+
+/// A resumed run goes on where its figures mean the same.
+fn check_same_judge(state: &RunState, worker: &Client) -> anyhow::Result<()> {
+    if state.device_key != worker.device().key {
+        bail!(
+            "run {} was begun on another device ({}; this is {}): its times mean nothing here; start a new run",
+            state.run,
+            state.device,
+            worker.device().name
+        );
+    }
+    if state.judge != worker.judge() {
+        super::warn("note: this is another build of Warpsmith than the one the run was begun with");
+    }
+    Ok(())
 }
 
 async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -> anyhow::Result<Ready> {

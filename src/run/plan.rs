@@ -80,6 +80,7 @@ pub fn plan(
         agent: options.agent,
         backend: device.backend.clone(),
         device: device.name.clone(),
+        device_key: device.key.clone(),
         judge: judge.to_owned(),
         seed: options.seed,
         rules: options.rules,

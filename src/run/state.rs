@@ -33,8 +33,10 @@ pub struct RunState {
     pub agent: String,
     /// The backend.
     pub backend: String,
-    /// The device's name and key.
+    /// The device's name.
     pub device: String,
+    /// What identifies the very device: figures of different ones are not comparable.
+    pub device_key: String,
     /// Hash of the judging program at the start.
     pub judge: String,
     /// Seed of everything drawn in this run.
