@@ -58,7 +58,7 @@ impl Archive {
     /// # Errors
     /// The lock cannot be looked at.
     pub fn writer(&self) -> Result<Option<String>, HistoryError> {
-        match super::record::lock(&self.store, "status") {
+        match self.store.lock("status") {
             Ok(_) => Ok(None),
             Err(HistoryError::Busy { holder }) => Ok(Some(holder)),
             Err(error) => Err(error),

@@ -88,7 +88,7 @@ impl History {
         let names = Names::of(run_id)?;
         let archive = Archive::open(workspace)?;
         let store = archive.store.clone();
-        let lock = lock(&store, run_id)?;
+        let lock = store.lock(run_id)?;
         store.prepare(workspace)?;
         let repository = store.open()?;
         refs::check_branch(&repository, &names)?;
@@ -318,15 +318,6 @@ impl History {
     #[must_use]
     pub const fn archive(&self) -> &Archive {
         &self.archive
-    }
-}
-
-/// Takes the lock on the repository, for all its working trees.
-pub(super) fn lock(store: &Store, run: &str) -> Result<FileLock, HistoryError> {
-    let path = store.open()?.commondir().join("warpsmith.lock");
-    match FileLock::try_take(&path, &format!("run {run}")).map_err(HistoryError::io("lock", &path))? {
-        Ok(lock) => Ok(lock),
-        Err(holder) => Err(HistoryError::Busy { holder }),
     }
 }
 

@@ -6,7 +6,7 @@ use super::archive::{Archive, newest};
 use super::journal::{self, Link};
 use super::names::Names;
 use super::pending::{Pending, RunFolder};
-use super::record::{History, lock};
+use super::record::History;
 use super::{HistoryError, pack, project, refs};
 use crate::workspace::{LEDGER_FILE, Workspace};
 
@@ -21,7 +21,7 @@ impl History {
         let names = Names::of(run_id)?;
         let archive = Archive::open(workspace)?;
         let store = archive.store.clone();
-        let lock = lock(&store, run_id)?;
+        let lock = store.lock(run_id)?;
         store.prepare(workspace)?;
         let links = store.retry(|repository| {
             refs::check_branch(repository, &names)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use git2::{ConfigLevel, Repository};
 
 use super::HistoryError;
-use crate::workspace::{Workspace, WorkspaceError, open_repository, write_synced};
+use crate::workspace::{FileLock, Workspace, WorkspaceError, open_repository, write_synced};
 
 /// Tries, with pauses of 1, 2, 4, … 128 ms and then 128 ms: about two seconds.
 const TRIES: u32 = 20;
@@ -77,6 +77,15 @@ impl Store {
                 }
                 other => return other,
             }
+        }
+    }
+
+    /// Takes the lock on the repository, for all its working trees.
+    pub fn lock(&self, run: &str) -> Result<FileLock, HistoryError> {
+        let path = self.open()?.commondir().join("warpsmith.lock");
+        match FileLock::try_take(&path, &format!("run {run}")).map_err(HistoryError::io("lock", &path))? {
+            Ok(lock) => Ok(lock),
+            Err(holder) => Err(HistoryError::Busy { holder }),
         }
     }
 
