@@ -65,7 +65,7 @@ pub struct Sessions {
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self { count: 5, least: 4, most: 40, budget: Duration::from_secs(3) }
+        Self { count: 5, least: 4, most: 40, budget: Duration::from_secs(2) }
     }
 }
 
