@@ -46,7 +46,7 @@ pub trait Agent: Send {
     fn restore(&mut self, state: &Value) -> Result<(), AgentError>;
 }
 
-/// Times candidates roughly: one process, few blocks, checked on the timed shapes only as far as is quick.
+/// Times candidates roughly: a fresh process for each and few blocks, with one timed output of each shape checked.
 ///
 /// A screen's figure is for choosing among ideas. It is never a verdict.
 pub trait Screen: Send {

@@ -248,7 +248,7 @@ pub struct Timing {
     pub margin: f64,
     /// Rounds in a block (each times both sides twice).
     pub rounds: u32,
-    /// Blocks measured in the first stage.
+    /// Blocks measured in the first stage; of a starting point, in all sessions against itself.
     pub blocks: u32,
     /// Median speedup of each confirming session.
     pub confirmations: Vec<f64>,

@@ -42,7 +42,7 @@ pub fn protections() -> Vec<Protection> {
         row(
             "sealed inputs",
             has_sealing(),
-            "inputs are read-only memory; without it a kernel can change them (that is still found out)",
+            "inputs cannot be made writable again; without it a kernel that reaches a system call can change them",
         ),
     ]
 }

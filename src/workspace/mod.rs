@@ -40,7 +40,7 @@ const NEW_SETTINGS: &str = "\
 # speedup = 2.0          # or at this speedup over what you have today
 # per_kernel = \"2h\"      # or after this time
 # budget = \"8h\"          # the whole run; without it, until every kernel is done
-# dtype = \"bf16\"         # without these three, what the model's config.json says
+# dtype = \"bf16\"         # without these three: f32, one sequence, 128 tokens
 # batch = 1
 # seq = 512
 ";

@@ -88,7 +88,7 @@ impl Area {
     }
 
     fn seal(&self, seals: SealFlags) {
-        // A kernel without this seal is reported by `protections`; inputs are compared after each case anyway.
+        // A kernel without this seal is reported by `protections`; the child's mapping is read-only all the same.
         let _ = fcntl_add_seals(&self.file, SealFlags::SHRINK | SealFlags::GROW);
         let _ = fcntl_add_seals(&self.file, seals);
     }
