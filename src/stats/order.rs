@@ -48,33 +48,6 @@ pub fn spread(values: &[f64]) -> Option<f64> {
     mad(values).map(|mad| mad * MAD_TO_SIGMA)
 }
 
-/// The weighted median: the least value at which half of the weight is reached; the mean of two where it is
-/// reached exactly.
-///
-/// `None` where the lengths differ, a weight is negative or not finite, all weights are zero, or as for [`median`].
-#[must_use]
-pub fn weighted_median(values: &[f64], weights: &[f64]) -> Option<f64> {
-    let weights_serve = weights.iter().all(|w| w.is_finite() && *w >= 0.0);
-    if values.len() != weights.len() || !weights_serve || values.iter().any(|v| v.is_nan()) {
-        return None;
-    }
-    let mut pairs: Vec<(f64, f64)> =
-        values.iter().copied().zip(weights.iter().copied()).filter(|(_, weight)| *weight > 0.0).collect();
-    pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    let half = pairs.iter().map(|(_, weight)| weight).sum::<f64>() / 2.0;
-    let mut reached = 0.0;
-    for (index, (value, weight)) in pairs.iter().enumerate() {
-        reached += weight;
-        if reached > half {
-            return Some(*value);
-        }
-        if reached == half {
-            return Some(pairs.get(index + 1).map_or(*value, |next| (value + next.0) / 2.0));
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +64,6 @@ mod tests {
         assert_eq!(median(&poisoned), None);
         assert_eq!(mad(&poisoned), None);
         assert_eq!(spread(&poisoned), None);
-        assert_eq!(weighted_median(&poisoned, &[1.0, 0.0, 1.0]), None);
         assert_eq!(median(&[]), None);
     }
 
@@ -119,15 +91,5 @@ mod tests {
         let found = spread(&values).unwrap_or(f64::NAN);
         // Sums of four uniforms have a wider middle than a normal law, and outliers shift the quartiles a little.
         assert!((found - 0.5).abs() < 0.03, "{found}");
-    }
-
-    #[test]
-    fn weights_move_the_median() {
-        assert_eq!(weighted_median(&[1.0, 2.0, 3.0], &[1.0, 1.0, 1.0]), Some(2.0));
-        assert_eq!(weighted_median(&[1.0, 2.0, 3.0], &[1.0, 1.0, 5.0]), Some(3.0));
-        assert_eq!(weighted_median(&[1.0, 2.0], &[1.0, 1.0]), Some(1.5));
-        assert_eq!(weighted_median(&[1.0, 2.0], &[0.0, 0.0]), None);
-        assert_eq!(weighted_median(&[1.0, 2.0], &[1.0]), None);
-        assert_eq!(weighted_median(&[1.0, 2.0], &[1.0, -1.0]), None);
     }
 }

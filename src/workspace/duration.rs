@@ -39,20 +39,6 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     Ok(total)
 }
 
-/// A length of time in at most two units: `2h`, `1h30m`, `8m05s`, `12s`.
-#[must_use]
-pub fn format_duration(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match (hours, minutes, rest) {
-        (0, 0, s) => format!("{s}s"),
-        (0, m, 0) => format!("{m}m"),
-        (0, m, s) => format!("{m}m{s:02}s"),
-        (h, 0, _) => format!("{h}h"),
-        (h, m, _) => format!("{h}h{m:02}m"),
-    }
-}
-
 /// For serde's `deserialize_with`.
 pub(super) fn required<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     duration(&String::deserialize(from)?).map_err(de::Error::custom)
@@ -89,14 +75,6 @@ mod tests {
         for text in ["", "2", "h", "2 h", "2x", "-1s", "1m1h", "1h1h", "1..5s", "1e9h", "99999999999999999999d"] {
             let error = duration(text).unwrap_err().to_string();
             assert!(error.contains("is not a length of time"), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_written_length_reads_back() {
-        for (seconds, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (485, "8m05s"), (7200, "2h"), (5400, "1h30m")] {
-            assert_eq!(format_duration(Duration::from_secs(seconds)), text);
-            assert_eq!(duration(text).unwrap(), Duration::from_secs(seconds));
         }
     }
 }

@@ -46,7 +46,7 @@ pub enum WorkspaceError {
     )]
     BadName(String),
     /// No repository at or above the workspace.
-    #[error("{path} is in no git repository, and a run keeps its history in one; run `git init` there, or let `warpsmith run` make one in the model directory", path = path.display())]
+    #[error("{path} is in no git repository, and a run keeps its history in one; run `git init` there, or let `warpsmith run` make one", path = path.display())]
     NoRepository {
         /// The workspace.
         path: PathBuf,

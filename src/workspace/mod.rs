@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 pub use cache::cache_dir;
-pub use duration::{DurationError, duration, format_duration};
+pub use duration::{DurationError, duration};
 pub use embedded::{embedded, embedded_names};
 pub use error::WorkspaceError;
 pub use files::{remove_if_there, sync_folder, write_synced};
