@@ -3,10 +3,12 @@
 use crate::evaluation::Stage;
 use crate::op::{Case, Dtype, OpError, Operation, Shape, TargetShape};
 
-/// Multiply-adds a case may have on a CPU; larger shapes shrink by [`Operation::shrink_to`] (JUDGE, "Oracle and timing costs").
+/// Multiply-adds a case may have on a CPU; larger shapes shrink by [`Operation::shrink_to`] (JUDGE, "Oracle and timing
+/// costs").
 pub const MAX_MACS: u64 = 1 << 26;
 
-/// Elements, all tensors together, that a case may have on a CPU: what two cores draw, compute and compare in a fraction of a second.
+/// Elements, all tensors together, that a case may have on a CPU: what two cores draw, compute and compare in a
+/// fraction of a second.
 pub const MAX_ELEMENTS: u64 = 1 << 23;
 
 /// A case, the stage it belongs to, and whether its shape was made smaller for this machine.

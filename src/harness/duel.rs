@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::evaluation::{ShapeTiming, Stage, Timing, Verdict};
+use crate::evaluation::{ShapeTiming, Speedup, Stage, Timing, Verdict};
 use crate::kernel::{self, KernelFile};
 use crate::op::{Case, TargetShape};
 use crate::rng::Stream;
@@ -113,7 +113,7 @@ pub(super) fn time(
 
 struct FirstStage {
     blocks: Vec<Block>,
-    given_up: Option<(crate::evaluation::Speedup, String)>,
+    given_up: Option<(Speedup, String)>,
 }
 
 /// Blocks until the rule gives up or asks for confirmation; in a fresh process when the rule asks for one.

@@ -33,7 +33,6 @@ pub fn arm(step: &'static str, experiment: u64) {
 }
 
 /// Dies here, if that was asked for.
-#[cfg_attr(not(debug_assertions), allow(clippy::unnecessary_wraps))]
 pub fn hit(step: &'static str, experiment: u64) -> Result<(), HistoryError> {
     debug_assert!(STEPS.contains(&step), "{step} is not in the list");
     #[cfg(test)]

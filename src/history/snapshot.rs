@@ -272,7 +272,6 @@ impl<'a, 'r> Scan<'a, 'r> {
 /// same, and it was not written in the moment in which the index was (`written`, s and ns).
 fn unchanged(entry: &IndexEntry, data: &Metadata, written: (i64, i64)) -> bool {
     // Seconds are kept in 32 bits, and nanoseconds by some gits not at all.
-    #[allow(clippy::cast_possible_truncation)]
     let same = |then: git2::IndexTime, now: (i64, i64)| {
         then.seconds() == now.0 as i32 && (then.nanoseconds() == 0 || i64::from(then.nanoseconds()) == now.1)
     };
@@ -281,7 +280,7 @@ fn unchanged(entry: &IndexEntry, data: &Metadata, written: (i64, i64)) -> bool {
         changed.0 < written.0 || (changed.0 == written.0 && entry.mtime.nanoseconds() != 0 && changed.1 < written.1);
     let link = entry.mode & 0o170_000 == 0o120_000;
     let executable = entry.mode & 0o111 != 0;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    // Git keeps the low 32 bits of both.
     let numbers = entry.file_size == data.len() as u32 && entry.ino == data.ino() as u32;
     let intended = entry.flags_extended & IndexEntryExtendedFlag::INTENT_TO_ADD.bits() != 0;
     !intended

@@ -24,8 +24,8 @@ impl Profile {
     /// Two lines about the pass, the Amdahl table, what the parts do not explain, and the notes.
     ///
     /// `roof, bound` is how much of the row's roofline it reaches (above 100 % where a cache still held what the
-    /// roofline counts as read from memory), and which ceiling that is. The last three columns are the end-to-end speedup with that row alone at 1.5 times its speed, at twice its
-    /// speed and at its roofline.
+    /// roofline counts as read from memory), and which ceiling that is. The last three columns are the end-to-end
+    /// speedup with that row alone at 1.5 times its speed, at twice its speed and at its roofline.
     #[must_use]
     pub fn table(&self) -> String {
         let mut lines: Vec<[String; 11]> = vec![HEADINGS.map(|(name, _)| name.to_owned())];

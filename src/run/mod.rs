@@ -75,13 +75,13 @@ pub type MakeAgent = Box<dyn Fn() -> Box<dyn Agent> + Send>;
 
 /// A run with everything it works on.
 pub struct Run<'w> {
-    pub(crate) workspace: &'w Workspace,
-    pub(crate) model_dir: PathBuf,
-    pub(crate) ratchet: Ratchet,
-    pub(crate) state: RunState,
-    pub(crate) make_agent: MakeAgent,
-    pub(crate) watcher: Box<dyn Watcher>,
-    pub(crate) cancel: CancellationToken,
+    workspace: &'w Workspace,
+    model_dir: PathBuf,
+    ratchet: Ratchet,
+    state: RunState,
+    make_agent: MakeAgent,
+    watcher: Box<dyn Watcher>,
+    cancel: CancellationToken,
     /// When this session's clock was last added to the state.
     clock: Instant,
 }
