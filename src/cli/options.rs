@@ -35,6 +35,11 @@ pub(super) struct PassArgs {
 }
 
 impl PassArgs {
+    /// Whether anything of the pass was given.
+    pub(super) const fn is_given(&self) -> bool {
+        self.batch.is_some() || self.seq.is_some() || self.dtype.is_some() || self.layers.is_some()
+    }
+
     /// The pass: the command line first, then the settings, then what suits a CPU.
     pub(super) fn resolve(&self, settings: &crate::workspace::RunSettings) -> Pass {
         Pass {

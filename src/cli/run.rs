@@ -16,7 +16,7 @@ use crate::model::ModelConfig;
 use crate::ratchet::Ratchet;
 use crate::report::spell;
 use crate::run::stop::{Rules, next_time_of_day};
-use crate::run::{MakeAgent, Options, Run, RunError, RunState, plan};
+use crate::run::{MakeAgent, Options, Run, RunError, RunState, VERSION, plan};
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace, duration};
 
@@ -79,7 +79,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (workspace, made) = workspace_for(&args.model)?;
     made.iter().for_each(|line| super::say(line));
     let ready = match &args.resume {
-        Some(named) => resume(&workspace, named)?,
+        Some(named) => resume(&args, &workspace, named)?,
         None => begin(&args, &workspace, &cancel).await?,
     };
     let Ready { history, pending, state, worker } = ready;
@@ -145,7 +145,7 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
     let pass = args.pass.resolve(settings);
     let seed = args.seed.unwrap_or_else(crate::rng::secret_seed);
     super::say(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = session::kernels(&read, &worker.device().backend)?;
+    let kernels = session::kernels(Some(workspace), &worker.device().backend)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;
     super::say(&profile.table());
     let options = Options {
@@ -160,10 +160,13 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
     };
     let state = plan(options, profile, worker.device(), worker.judge(), &read)?;
     let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
+    for file in history.left_out() {
+        super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));
+    }
     Ok(Ready { history, pending: None, state, worker: Some(worker) })
 }
 
-fn resume(workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
+fn resume(args: &Args, workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
     let run = if named.is_empty() {
         Archive::open(workspace)?
             .latest_run()?
@@ -175,6 +178,14 @@ fn resume(workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
     let mut state: RunState = serde_json::from_value(history.state().clone())
         .map_err(|error| RunError::State(error.to_string()))
         .with_context(|| format!("run {run}"))?;
+    if state.version != VERSION {
+        bail!("run {run} was written by another version of Warpsmith (format {}, this one {VERSION})", state.version);
+    }
+    let fixed = args.pass.is_given() || args.seed.is_some() || !args.only.is_empty() || !args.skip.is_empty();
+    if fixed {
+        bail!("a resumed run keeps its pass, seed and targets; only its stop rules can be given anew");
+    }
+    args.override_rules(&mut state.rules)?;
     if let Some(reason) = &state.ended {
         bail!("run {run} has ended: {reason}; leave --resume out to start a new one");
     }
@@ -184,15 +195,30 @@ fn resume(workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
 
 /// The rules: the command line first, then the settings.
 fn rules(args: &Args, settings: &RunSettings) -> anyhow::Result<Rules> {
-    let until = args.until.as_deref().map(|text| next_time_of_day(text, &jiff::Zoned::now())).transpose()?;
-    Ok(Rules {
-        max_reverts: Some(args.max_reverts.unwrap_or(settings.max_reverts)),
-        roofline_pct: Some(args.roofline.unwrap_or(settings.roofline * 100.0)),
-        speedup: Some(args.speedup.unwrap_or(settings.speedup)),
-        per_kernel: Some(args.per_kernel.unwrap_or(settings.per_kernel)),
-        budget: args.budget.or(settings.budget),
-        until,
-    })
+    let mut rules = Rules {
+        max_reverts: Some(settings.max_reverts),
+        roofline_pct: Some(settings.roofline * 100.0),
+        speedup: Some(settings.speedup),
+        per_kernel: Some(settings.per_kernel),
+        budget: settings.budget,
+        until: None,
+    };
+    args.override_rules(&mut rules)?;
+    Ok(rules)
+}
+
+impl Args {
+    /// Puts the rules that were given on the command line over those there are.
+    fn override_rules(&self, rules: &mut Rules) -> anyhow::Result<()> {
+        let until = self.until.as_deref().map(|text| next_time_of_day(text, &jiff::Zoned::now())).transpose()?;
+        rules.max_reverts = self.max_reverts.or(rules.max_reverts);
+        rules.roofline_pct = self.roofline.or(rules.roofline_pct);
+        rules.speedup = self.speedup.or(rules.speedup);
+        rules.per_kernel = self.per_kernel.or(rules.per_kernel);
+        rules.budget = self.budget.or(rules.budget);
+        rules.until = until.or(rules.until);
+        Ok(())
+    }
 }
 
 /// The model directory below the workspace, or its full path where it is elsewhere.

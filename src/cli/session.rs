@@ -83,10 +83,10 @@ pub(super) fn primary_target(source: &OpSource, dtype: Dtype) -> Result<Vec<Targ
 
 /// The kernel files of every operation on a backend, as far as there are any.
 pub(super) fn kernels(
-    read: &dyn Fn(&str) -> Option<String>,
+    workspace: Option<&Workspace>,
     backend: &str,
 ) -> anyhow::Result<std::collections::BTreeMap<String, String>> {
-    let names = crate::workspace::embedded_names("reference/")
-        .filter_map(|file| Path::new(file).file_name()?.to_str()?.strip_suffix(".toml").map(str::to_owned));
-    Ok(names.filter_map(|op| read(&format!("kernels/{backend}/{op}.c")).map(|text| (op, text))).collect())
+    let read = reader(workspace);
+    let kernel = |op: String| read(&crate::run::kernel_file(&op, backend)).map(|text| (op, text));
+    Ok(operation_names(workspace)?.into_iter().filter_map(kernel).collect())
 }

@@ -246,6 +246,8 @@ pub struct Timing {
     pub roofline_pct: f64,
     /// The margin a gain had to exceed (as a ratio, 0.01 for 1 %).
     pub margin: f64,
+    /// Standard deviation of a session's median when nothing differs: where the margin comes from.
+    pub spread: f64,
     /// Rounds in a block (each times both sides twice).
     pub rounds: u32,
     /// Blocks measured in the first stage; of a starting point, in all sessions against itself.

@@ -86,6 +86,12 @@ impl Margin {
     pub fn ratio(self) -> f64 {
         LEAST_MARGIN.max(3.0 * self.spread)
     }
+
+    /// Standard deviation of a session's median `d` when nothing differs.
+    #[must_use]
+    pub const fn spread(self) -> f64 {
+        self.spread
+    }
 }
 
 /// What the branch must look like for a simpler candidate of equal speed to be welcome.

@@ -70,7 +70,7 @@ pub(super) fn time(
     let incumbent_build = trusted_build(bench, &incumbent_kernel, target)?;
     let incumbent = Contender { kernel: &incumbent_kernel, build: &incumbent_build };
     let (margin, rounds) = match task.precision {
-        Some(known) => (Margin::from_spread(known.margin / 3.0), known.rounds as usize),
+        Some(known) => (Margin::from_spread(known.spread), known.rounds as usize),
         None => {
             let spread = spread(bench, target, incumbent, &calls, task.seed)?;
             (spread.decision.margin(), spread.rounds)
@@ -301,6 +301,7 @@ fn summarise(
         incumbent_us: total(&|shape| shape.incumbent_us),
         roofline_pct: 100.0 * total(&|shape| shape.roofline_us) / latency_us,
         margin: decision.margin().ratio(),
+        spread: decision.margin().spread(),
         blocks: blocks.len() as u32,
         rounds: rounds as u32,
         confirmations: Vec::new(),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::backend::cpu::{Arena, CaseMemory, Compiler, Expected, Host, Image, Limits, Oracle, ScratchBuffer};
+use crate::backend::cpu::{
+    Arena, CaseMemory, Compiler, Expected, Host, HostError, Image, Limits, Oracle, ScratchBuffer,
+};
 use crate::device::DeviceCard;
 use crate::evaluation::{CaseResult, Evaluation, Stage, Timing, Verdict};
 use crate::kernel::KernelFile;
@@ -48,6 +50,8 @@ pub(super) struct Bench<'a> {
     pub(super) card: &'a DeviceCard,
     pub(super) known: &'a Known,
     pub(super) watch: Watch<'a>,
+    /// The task's seed, which also chooses the elements of the oracle's products that are checked.
+    pub(super) seed: u64,
 }
 
 /// One candidate under examination.
@@ -63,8 +67,10 @@ pub(super) struct Trial<'a> {
 impl Bench<'_> {
     /// A fresh process with these images and this memory.
     pub(super) fn host(&self, images: &[&Image], arena: &Arena) -> Result<Host, Failure> {
-        Host::start(images, arena, &Limits::default())
-            .map_err(|error| JudgeError::machine("starting the candidate's process", error).into())
+        Host::start(images, arena, &Limits::default()).map_err(|error| match error {
+            HostError::System(error) => JudgeError::machine("starting the candidate's process", error).into(),
+            refused => Failure::Verdict(Verdict::Error { stage: Stage::Compile, why: refused.to_string() }),
+        })
     }
 
     /// The oracle's answer for what `memory` holds in `copy`.
@@ -77,7 +83,7 @@ impl Bench<'_> {
     ) -> Result<Expected, Failure> {
         self.known
             .oracle
-            .expected(&case.shape, case.dtype, &memory.inputs(arena, copy), copy as u64)
+            .expected(&case.shape, case.dtype, &memory.inputs(arena, copy), self.seed.wrapping_add(copy as u64))
             .map_err(|error| JudgeError::machine("oracle", error).into())
     }
 
@@ -130,7 +136,7 @@ impl Judge {
     pub fn evaluate(&mut self, task: &EvaluationTask, watch: Watch<'_>) -> Result<Evaluation, JudgeError> {
         let started = Instant::now();
         let known = self.know(&task.op)?;
-        let bench = Bench { compiler: &self.compiler, card: &self.card, known: &known, watch };
+        let bench = self.bench(&known, watch, task.seed);
         let mut found = Findings::default();
         let outcome = judge(&bench, task, &mut found);
         self.written(task, outcome, found, started)
@@ -143,7 +149,7 @@ impl Judge {
     pub fn smoke(&mut self, task: &EvaluationTask, watch: Watch<'_>) -> Result<Evaluation, JudgeError> {
         let started = Instant::now();
         let known = self.know(&task.op)?;
-        let bench = Bench { compiler: &self.compiler, card: &self.card, known: &known, watch };
+        let bench = self.bench(&known, watch, task.seed);
         let mut found = Findings::default();
         let outcome = smoke(&bench, task, &mut found);
         self.written(task, outcome, found, started)
@@ -190,8 +196,8 @@ impl Judge {
     }
 
     /// What a measurement needs, for an operation that is known.
-    pub(super) fn bench<'a>(&'a self, known: &'a Known, watch: Watch<'a>) -> Bench<'a> {
-        Bench { compiler: &self.compiler, card: &self.card, known, watch }
+    pub(super) fn bench<'a>(&'a self, known: &'a Known, watch: Watch<'a>, seed: u64) -> Bench<'a> {
+        Bench { compiler: &self.compiler, card: &self.card, known, watch, seed }
     }
 }
 

@@ -36,7 +36,7 @@ impl Judge {
     /// The machine's failures and the incumbent's.
     pub fn screen(&mut self, task: &ScreenTask, watch: Watch<'_>) -> Result<Vec<Option<Screened>>, JudgeError> {
         let known = self.know(&task.op)?;
-        let bench = self.bench(&known, watch);
+        let bench = self.bench(&known, watch, task.seed);
         screen(&bench, task).map_err(|failure| match failure {
             Failure::Judge(error) => error,
             Failure::Verdict(verdict) => JudgeError::Incumbent(verdict.why().to_owned()),

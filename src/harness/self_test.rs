@@ -38,7 +38,7 @@ impl Judge {
             return Err(JudgeError::Incumbent(base.verdict.why().to_owned()));
         };
         result.margin = timing.margin;
-        let precision = Precision { margin: timing.margin, rounds: timing.rounds };
+        let precision = Precision { margin: timing.margin, spread: timing.spread, rounds: timing.rounds };
         for pair in 0..pairs {
             let seed = Stream::new(task.seed, "self-test").bits(u64::from(pair));
             let padding = 1 + Stream::new(seed, "padding").below(0, 8192);
@@ -65,7 +65,7 @@ impl Judge {
     /// Timing and keep rule for the candidate of `task` against a copy of itself.
     fn time_twin(&mut self, task: &EvaluationTask, padding: u64, watch: Watch<'_>) -> Result<Timed, JudgeError> {
         let known = self.know(&task.op)?;
-        let bench = self.bench(&known, watch);
+        let bench = self.bench(&known, watch, task.seed);
         let run = || {
             let target = complete(&known.op, &task.target)?;
             let kernel = read(&known.op, &task.candidate, bench.card)?;

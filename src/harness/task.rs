@@ -31,6 +31,8 @@ pub struct EvaluationTask {
 pub struct Precision {
     /// The margin a gain must exceed (0.01 for 1 %).
     pub margin: f64,
+    /// Standard deviation of a session's median when nothing differs.
+    pub spread: f64,
     /// Rounds in a block.
     pub rounds: u32,
 }

@@ -25,6 +25,10 @@ pub struct Store {
     pub prefix: String,
 }
 
+/// How often, and after which pause, a lock that is held is tried again.
+const LOCK_TRIES: u32 = 4;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
 impl Store {
     /// The repository of `workspace`; nothing is written yet.
     pub fn of(workspace: &Workspace) -> Result<Self, HistoryError> {
@@ -83,9 +87,15 @@ impl Store {
     /// Takes the lock on the repository, for all its working trees.
     pub fn lock(&self, run: &str) -> Result<FileLock, HistoryError> {
         let path = self.open()?.commondir().join("warpsmith.lock");
-        match FileLock::try_take(&path, &format!("run {run}")).map_err(HistoryError::io("lock", &path))? {
-            Ok(lock) => Ok(lock),
-            Err(holder) => Err(HistoryError::Busy { holder }),
+        let mut patience = LOCK_TRIES;
+        loop {
+            match FileLock::try_take(&path, &format!("run {run}")).map_err(HistoryError::io("lock", &path))? {
+                Ok(lock) => return Ok(lock),
+                // Whoever only looks holds it for a moment.
+                Err(_) if patience > 0 => std::thread::sleep(LOCK_PAUSE),
+                Err(holder) => return Err(HistoryError::Busy { holder }),
+            }
+            patience -= 1;
         }
     }
 

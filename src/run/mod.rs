@@ -24,7 +24,7 @@ use crate::worker::WorkerError;
 use crate::workspace::{Workspace, WorkspaceError};
 
 pub use events::{RunEvent, Watcher, is_keep};
-pub use plan::{Options, plan};
+pub use plan::{Options, kernel_file, plan};
 pub use state::{Phase, RunState, TargetState, VERSION};
 use stop::{Moment, RunProgress, StopReason};
 
@@ -197,9 +197,15 @@ impl<'w> Run<'w> {
         if reason != StopReason::Interrupted {
             if self.state.targets.iter().any(|target| target.kept > 0) {
                 self.watcher.on(&RunEvent::Verifying);
-                let report = self.verify().await?;
-                self.watcher.on(&RunEvent::Verified { report: &report });
-                self.state.verified = Some(report);
+                match self.verify().await {
+                    Ok(report) => {
+                        self.watcher.on(&RunEvent::Verified { report: &report });
+                        self.state.verified = Some(report);
+                    }
+                    // A resumed run comes back to this comparison at once.
+                    Err(_) if self.cancel.is_cancelled() => return Ok(self.ratchet.checkpoint(&self.state)?),
+                    Err(error) => return Err(error),
+                }
             }
             self.tick();
             self.state.ended = Some(reason);

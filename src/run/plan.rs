@@ -52,7 +52,7 @@ pub fn plan(
     }
     let mut targets = Vec::new();
     for target in &ranked {
-        let file = format!("kernels/{}/{}", device.backend, file_name(&target.op, &device.backend));
+        let file = kernel_file(&target.op, &device.backend);
         let mut state = match read(&file) {
             Some(text) => TargetState::new(&target.op, file, text, target.shapes.clone()),
             None => {
@@ -95,14 +95,15 @@ pub fn plan(
     })
 }
 
-/// A kernel file's name on a backend.
-fn file_name(op: &str, backend: &str) -> String {
+/// Where an operation's kernel file for a backend stands, below the workspace.
+#[must_use]
+pub fn kernel_file(op: &str, backend: &str) -> String {
     let extension = match backend {
         "cuda" => "cu",
         "triton" => "py",
         _ => "c",
     };
-    format!("{op}.{extension}")
+    format!("kernels/{backend}/{op}.{extension}")
 }
 
 /// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it.

@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{BoxFuture, Brief, Screen, Screened};
 use crate::harness::ScreenTask;
 use crate::op::OpSource;
-use crate::worker::Client;
 use crate::worker::protocol::Ask;
+use crate::worker::{Client, WorkerError};
 
 use super::{Run, RunError, RunEvent, Watcher};
 
@@ -62,10 +62,15 @@ impl Screen for WorkerScreen<'_> {
             match answer {
                 Ok(screened) => screened,
                 Err(error) => {
+                    if matches!(error, WorkerError::Died(_) | WorkerError::Protocol(_))
+                        && let Err(again) = self.worker.restart().await
+                    {
+                        self.watcher.on(&RunEvent::Trouble { what: &again.to_string() });
+                    }
                     if !error.is_cancelled() {
                         self.watcher.on(&RunEvent::Trouble { what: &format!("screening failed: {error}") });
                     }
-                    // A screen only chooses among ideas: without it they are all unknown.
+                    // A screen only chooses among ideas; what took the judge down with it is not worth another try.
                     vec![None; count]
                 }
             }

@@ -152,7 +152,8 @@ impl TargetState {
                     self.best_us = Some(timing.latency_us);
                     self.fastest_us = Some(self.fastest_us.map_or(timing.latency_us, |us| us.min(timing.latency_us)));
                     self.progress.roofline_pct = Some(timing.roofline_pct);
-                    let precision = Precision { margin: timing.margin, rounds: timing.rounds };
+                    let Timing { margin, spread, rounds, .. } = *timing;
+                    let precision = Precision { margin, spread, rounds };
                     self.precision = self.precision.or(Some(precision));
                     self.timing = Some(timing.clone());
                 }

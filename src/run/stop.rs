@@ -132,6 +132,11 @@ pub enum StopReason {
         /// The agent's words.
         why: String,
     },
+    /// The judge could not judge it: the machine or its starting point is at fault.
+    Unjudged {
+        /// The judge's words.
+        why: String,
+    },
     /// The run's time is up.
     Budget {
         /// The limit.
@@ -201,6 +206,7 @@ impl std::fmt::Display for StopReason {
             Self::Speedup { vs_user, limit } => format!("{vs_user:.2}x what you had (limit {limit}x)"),
             Self::PerKernel { limit } => format!("its {} are over", words(*limit)),
             Self::Exhausted { why } => format!("nothing left to propose: {why}"),
+            Self::Unjudged { why } => format!("it could not be judged: {why}"),
             Self::Budget { limit } => format!("the run's budget of {} is spent", words(*limit)),
             Self::Until { limit } => {
                 format!("it is {}", limit.0.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M"))

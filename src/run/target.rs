@@ -89,7 +89,7 @@ impl Run<'_> {
         }
         Ok(if self.state.targets[index].start_us.is_none() {
             let why = "the kernel as it is does not pass; `warpsmith log` says where".to_owned();
-            Some(StopReason::Exhausted { why })
+            Some(StopReason::Unjudged { why })
         } else {
             None
         })
@@ -137,11 +137,12 @@ impl Run<'_> {
         };
         self.watcher.on(&RunEvent::Experiment { number, description: &proposed.description });
         let began = Instant::now();
-        let watcher = &mut self.watcher;
-        let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
-        let evaluation = match self.ratchet.judge(&experiment, &mut watch, &self.cancel).await {
+        let evaluation = match self.judge(&experiment).await {
             Ok(evaluation) => evaluation,
             Err(RatchetError::Worker(error)) if error.is_cancelled() => return Ok(Some(StopReason::Interrupted)),
+            Err(RatchetError::Worker(error)) if error.spares_the_run() => {
+                return Ok(Some(StopReason::Unjudged { why: error.to_string() }));
+            }
             Err(error) => return Err(error.into()),
         };
         self.state.busy_s += began.elapsed().as_secs_f64();
@@ -150,6 +151,22 @@ impl Run<'_> {
         let description = &experiment.description;
         self.watcher.on(&RunEvent::Decided { number, description, evaluation: &evaluation, state: &self.state });
         Ok(None)
+    }
+
+    /// Asks for a verdict, twice where the machine failed: a night must not end by one bad moment.
+    async fn judge(&mut self, experiment: &Experiment) -> Result<Evaluation, RatchetError> {
+        let number = experiment.number;
+        let watcher = &mut self.watcher;
+        let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
+        match self.ratchet.judge(experiment, &mut watch, &self.cancel).await {
+            Err(RatchetError::Worker(error)) if error.spares_the_run() => {
+                self.watcher.on(&RunEvent::Trouble { what: &format!("#{number} is judged again: {error}") });
+                let watcher = &mut self.watcher;
+                let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
+                self.ratchet.judge(experiment, &mut watch, &self.cancel).await
+            }
+            answer => answer,
+        }
     }
 
     /// The state after an experiment: everything that is recorded with it.

@@ -17,6 +17,10 @@ use crate::harness::Progress;
 /// A worker that says nothing for so long is taken to be dead: it speaks twice a second while it works.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// No answer takes longer than this: launches and compilations have limits of their own, so the judge itself hangs.
+/// A self-test is as long as it is asked to be.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 /// Calibration of an unknown device happens before the first message.
 const HELLO: Duration = Duration::from_secs(120);
 
@@ -61,6 +65,12 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
+    /// Whether the judge could not judge this once, so that other targets are worth trying.
+    #[must_use]
+    pub const fn spares_the_run(&self) -> bool {
+        matches!(self, Self::Failed { kind: FailureKind::Incumbent | FailureKind::Machine, .. })
+    }
+
     /// Whether whoever asked has taken the question back.
     #[must_use]
     pub const fn is_cancelled(&self) -> bool {
@@ -117,6 +127,8 @@ impl Client {
     ) -> Result<T, WorkerError> {
         let id = self.next_id;
         self.next_id += 1;
+        let limit = if matches!(ask, Ask::SelfTest { .. }) { Duration::MAX } else { LONGEST };
+        let began = std::time::Instant::now();
         self.send(&Request { id, ask }).await?;
         let mut asked_to_stop = false;
         loop {
@@ -129,6 +141,9 @@ impl Client {
                 reply = receive(&mut self.process.output, SILENCE) => reply,
             };
             match reply? {
+                Reply::Event { .. } if began.elapsed() > limit => {
+                    return Err(WorkerError::Died(format!("it gave no answer within {} min", limit.as_secs() / 60)));
+                }
                 Reply::Event { id: of, progress } if of == id => watch(progress),
                 Reply::Done { id: of, result } if of == id => {
                     return serde_json::from_value(result).map_err(|error| WorkerError::Protocol(error.to_string()));

@@ -74,6 +74,8 @@ impl Out {
 #[derive(Default)]
 struct Current {
     id: AtomicU64,
+    /// The latest request that nobody wants any more; it may not have begun.
+    unwanted: AtomicU64,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -92,6 +94,7 @@ fn listen(requests: &Sender<Request>, current: &Current, out: &Out) {
         }
         match serde_json::from_slice::<Request>(&line) {
             Ok(Request { id, ask: Ask::Cancel }) => {
+                current.unwanted.store(id, Ordering::SeqCst);
                 if current.id.load(Ordering::SeqCst) == id {
                     current.cancelled.store(true, Ordering::SeqCst);
                 }
@@ -113,8 +116,8 @@ fn listen(requests: &Sender<Request>, current: &Current, out: &Out) {
 
 fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
     let id = request.id;
-    current.cancelled.store(false, Ordering::SeqCst);
     current.id.store(id, Ordering::SeqCst);
+    current.cancelled.store(current.unwanted.load(Ordering::SeqCst) == id, Ordering::SeqCst);
     let latest = Mutex::new(Progress { stage: Stage::Compile, detail: "starting".into() });
     let progress = |progress: Progress| *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     let watch = Watch { progress: &progress, cancelled: &current.cancelled };
