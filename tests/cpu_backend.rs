@@ -58,7 +58,7 @@ impl Bench {
 
     fn call(&self, image: usize) -> Call {
         let n = (self.x.bytes / 4) as i64;
-        Call { image, pointers: vec![Some(self.x), Some(self.y)], ints: vec![n], floats: vec![2.0] }
+        Call { image, pointers: vec![Some(self.x), Some(self.y)], ints: vec![n], floats: vec![2.0], zeroed: vec![] }
     }
 
     fn output(&self) -> Vec<f32> {

@@ -46,6 +46,4 @@ static void add(const T *a, const T *b, T *y, int64_t elements) {
     else ws_parallel(chunks, add_chunks, &p);
 }
 
-static void zero(void *memory, int64_t bytes) { memset(memory, 0, (size_t)bytes); }
-
 static void nothing(void) {}

@@ -11,15 +11,13 @@ const SOURCE: &str = include_str!("glue.c");
 pub(super) enum Step {
     Embedding,
     Add,
-    /// Zeroes a scratch buffer.
-    Zero,
     /// Measures what starting a call costs.
     Nothing,
 }
 
 impl Step {
     /// In the order of [`images`].
-    const ALL: [Self; 4] = [Self::Embedding, Self::Add, Self::Zero, Self::Nothing];
+    const ALL: [Self; 3] = [Self::Embedding, Self::Add, Self::Nothing];
 
     pub(super) const fn of(glue: Glue) -> Self {
         match glue {
@@ -32,7 +30,6 @@ impl Step {
         match self {
             Self::Embedding => "embedding(p[0], p[1], p[2], i[0], i[1])",
             Self::Add => "add(p[0], p[1], p[2], i[0])",
-            Self::Zero => "zero(p[0], i[0])",
             Self::Nothing => "nothing()",
         }
     }

@@ -46,10 +46,8 @@ pub struct Forward {
 /// One set of kernels.
 struct Set {
     images: Vec<Image>,
-    /// For each node, its call, after the one that zeroes its scratch where it needs that.
-    nodes: Vec<Vec<Call>>,
-    /// All of them.
-    all: Vec<Call>,
+    /// Each node's call.
+    calls: Vec<Call>,
     host: Host,
 }
 
@@ -91,13 +89,14 @@ impl Forward {
         let mut sets = Vec::new();
         for (at, (own, (units, calls))) in images.into_iter().zip(&resolved).enumerate() {
             let builder = Builder { memory: &memory, set: at, units, first: glue.len(), glue: &glue };
-            let nodes: Vec<Vec<Call>> =
-                graph.nodes.iter().zip(calls).map(|(node, call)| builder.node(node, call.as_ref())).collect();
+            let nodes = graph.nodes.iter().zip(calls);
+            let calls: Option<Vec<Call>> = nodes.map(|(node, call)| builder.node(node, call.as_ref())).collect();
+            let calls = calls.expect("`resolve` gives a call to every operation");
             let images: Vec<Image> = glue.iter().map(|(_, image)| image.clone()).chain(own).collect();
             let host = start(&images, &memory, limits)?;
-            sets.push(Set { images, all: nodes.concat(), nodes, host });
+            sets.push(Set { images, calls, host });
         }
-        let nothing = Call { image: index(&glue, Step::Nothing), pointers: vec![], ints: vec![], floats: vec![] };
+        let nothing = glue_call(index(&glue, Step::Nothing), vec![], vec![]);
         Ok(Self {
             memory,
             limits: limits.clone(),
@@ -118,8 +117,8 @@ impl Forward {
     /// # Panics
     /// Where there is no such set; the same for the methods below.
     pub fn run(&mut self, set: usize) -> Result<Duration, ForwardError> {
-        let Set { host, all, .. } = &mut self.sets[set];
-        host.run(all, PATIENCE).map_err(|fault| ForwardError::Call { site: "the whole pass".to_owned(), fault })
+        let Set { host, calls, .. } = &mut self.sets[set];
+        host.run(calls, PATIENCE).map_err(|fault| ForwardError::Call { site: "the whole pass".to_owned(), fault })
     }
 
     /// One pass, call by call; the time of each node, starts included.
@@ -127,12 +126,12 @@ impl Forward {
     /// # Errors
     /// A call that did not end well, by its site.
     pub fn run_timed(&mut self, set: usize) -> Result<Vec<Duration>, ForwardError> {
-        let Set { host, nodes, .. } = &mut self.sets[set];
+        let Set { host, calls, .. } = &mut self.sets[set];
         let failed = |site: &String| {
             let site = site.clone();
             move |fault: Fault| ForwardError::Call { site, fault }
         };
-        nodes.iter().zip(&self.sites).map(|(calls, site)| host.run(calls, PATIENCE).map_err(failed(site))).collect()
+        calls.iter().zip(&self.sites).map(|(call, site)| host.launch(call, PATIENCE).map_err(failed(site))).collect()
     }
 
     /// A call that does nothing.
@@ -203,37 +202,31 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn node(&self, node: &Node, call: Option<&KernelCall>) -> Vec<Call> {
+    /// The node's call; none for an operation without a kernel.
+    fn node(&self, node: &Node, call: Option<&KernelCall>) -> Option<Call> {
         let span = |tensor: Option<usize>| tensor.map(|tensor| self.memory.tensors[tensor]);
         match (&node.work, call) {
             (Work::Glue(glue), _) => {
                 let pointers = glue.arguments().map(|name| span(node.tensor(name))).to_vec();
-                let image = index(self.glue, Step::of(*glue));
-                vec![Call { image, pointers, ints: glue::sizes(*glue), floats: vec![] }]
+                Some(glue_call(index(self.glue, Step::of(*glue)), pointers, glue::sizes(*glue)))
             }
             (Work::Op { .. }, Some(call)) => {
                 let scratch = &self.memory.scratch[self.set][call.unit];
                 let kinds = self.units[call.unit].scratch().map(|(scratch, _)| scratch.init);
-                let mut calls: Vec<Call> = kinds
-                    .zip(scratch)
-                    .filter(|(init, _)| *init == ScratchInit::Zero)
-                    .map(|(_, span)| self.zero(*span))
-                    .collect();
-                let scratch = scratch.iter().copied().map(Some);
-                let pointers = call.tensors.iter().copied().map(span).chain(scratch).collect();
+                let zeroed = kinds.zip(scratch).filter(|(init, _)| *init == ScratchInit::Zero);
+                let zeroed = zeroed.map(|(_, span)| *span).collect();
+                let pointers = call.tensors.iter().copied().map(span).chain(scratch.iter().copied().map(Some)).collect();
                 let (ints, floats) = (call.ints.clone(), call.floats.clone());
-                calls.push(Call { image: self.first + call.unit, pointers, ints, floats });
-                calls
+                Some(Call { image: self.first + call.unit, pointers, ints, floats, zeroed })
             }
-            // `resolve` gives a call to every operation.
-            (Work::Op { .. }, None) => Vec::new(),
+            (Work::Op { .. }, None) => None,
         }
     }
+}
 
-    fn zero(&self, span: Span) -> Call {
-        let image = index(self.glue, Step::Zero);
-        Call { image, pointers: vec![Some(span)], ints: vec![span.bytes as i64], floats: vec![] }
-    }
+/// A call of the forward pass's own code.
+const fn glue_call(image: usize, pointers: Vec<Option<Span>>, ints: Vec<i64>) -> Call {
+    Call { image, pointers, ints, floats: Vec::new(), zeroed: Vec::new() }
 }
 
 impl Timed for Forward {

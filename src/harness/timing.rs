@@ -289,6 +289,7 @@ impl TimedShape {
             Side::Incumbent => call.pointers.truncate(tensors + self.split),
             Side::Candidate => drop(call.pointers.drain(tensors..tensors + self.split)),
         }
+        call.zeroed.retain(|span| call.pointers.contains(&Some(*span)));
         call
     }
 }

@@ -136,7 +136,7 @@ impl Bench {
     fn launch(&mut self, mode: Mode, x: &Span, y: &Span, n: i64) -> Result<f64, Fault> {
         let image = self.modes.iter().position(|own| *own == mode).unwrap_or_default();
         let ints = vec![n, i64::from(self.host.threads())];
-        let call = Call { image, pointers: vec![Some(*x), Some(*y)], ints, floats: Vec::new() };
+        let call = Call { image, pointers: vec![Some(*x), Some(*y)], ints, floats: Vec::new(), zeroed: Vec::new() };
         Ok(self.host.launch(&call, TIMEOUT)?.as_secs_f64())
     }
 

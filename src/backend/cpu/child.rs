@@ -245,6 +245,10 @@ impl Child {
 
     fn launch(&self, calls: &[(Entry, Prepared)], environment: fenv::Environment) {
         for (index, (entry, call)) in calls.iter().enumerate() {
+            for [address, bytes] in &call.zeroed {
+                // SAFETY: a buffer in the outputs' mapping, at the offset that the judge gave.
+                unsafe { std::ptr::write_bytes(*address as *mut u8, 0, *bytes) };
+            }
             // SAFETY: hostile code in a process made for it. The arrays live through the call and hold what the
             // trampoline reads; what else it does is seen by the judge.
             unsafe { entry(call.pointers.as_ptr(), call.ints.as_ptr(), call.floats.as_ptr()) };

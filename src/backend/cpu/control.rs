@@ -69,23 +69,32 @@ pub struct Call {
     pub ints: Vec<i64>,
     /// Scalars.
     pub floats: Vec<f32>,
+    /// What is filled with zeros first, as a part of the launch: its time is the kernel's own.
+    pub zeroed: Vec<Span>,
 }
 
 const ABSENT: u64 = u64::MAX;
 const OUTPUTS: u64 = 1 << 63;
 
+/// Where a span begins, as a word.
+const fn place(span: &Span) -> u64 {
+    match span.region {
+        Region::Inputs => span.offset as u64,
+        Region::Outputs => OUTPUTS | span.offset as u64,
+    }
+}
+
 /// Calls as words; `None` where they do not fit.
 pub(super) fn encode(calls: &[Call]) -> Option<Vec<u64>> {
     let mut words = vec![calls.len() as u64];
     for call in calls {
-        words.extend([call.image, call.pointers.len(), call.ints.len(), call.floats.len()].map(|n| n as u64));
-        words.extend(call.pointers.iter().map(|pointer| match pointer {
-            None => ABSENT,
-            Some(Span { region: Region::Inputs, offset, .. }) => *offset as u64,
-            Some(Span { region: Region::Outputs, offset, .. }) => OUTPUTS | *offset as u64,
-        }));
+        let counts = [call.pointers.len(), call.ints.len(), call.floats.len(), call.zeroed.len()];
+        words.push(call.image as u64);
+        words.extend(counts.map(|n| n as u64));
+        words.extend(call.pointers.iter().map(|pointer| pointer.as_ref().map_or(ABSENT, place)));
         words.extend(call.ints.iter().map(|int| *int as u64));
         words.extend(call.floats.iter().map(|float| u64::from(float.to_bits())));
+        words.extend(call.zeroed.iter().flat_map(|span| [place(span), span.bytes as u64]));
     }
     (words.len() <= WORDS).then_some(words)
 }
@@ -97,6 +106,8 @@ pub(super) struct Prepared {
     pub(super) pointers: Vec<usize>,
     pub(super) ints: Vec<i64>,
     pub(super) floats: Vec<f32>,
+    /// Addresses and bytes.
+    pub(super) zeroed: Vec<[usize; 2]>,
 }
 
 /// The calls in `words`, with regions at the addresses `[inputs, outputs]`.
@@ -110,7 +121,7 @@ pub(super) fn decode(words: &[u64], bases: [usize; 2]) -> Option<Vec<Prepared>> 
     let count = take(1)?[0];
     (0..count)
         .map(|_| {
-            let head = take(4)?;
+            let head = take(5)?;
             let address = |word: u64| match word {
                 ABSENT => 0,
                 word if word & OUTPUTS != 0 => bases[1] + (word & !OUTPUTS) as usize,
@@ -121,6 +132,10 @@ pub(super) fn decode(words: &[u64], bases: [usize; 2]) -> Option<Vec<Prepared>> 
                 pointers: take(head[1])?.into_iter().map(address).collect(),
                 ints: take(head[2])?.into_iter().map(|word| word as i64).collect(),
                 floats: take(head[3])?.into_iter().map(|word| f32::from_bits(word as u32)).collect(),
+                zeroed: take(head[4].checked_mul(2)?)?
+                    .chunks_exact(2)
+                    .map(|pair| [address(pair[0]), pair[1] as usize])
+                    .collect(),
             })
         })
         .collect()
@@ -140,8 +155,9 @@ mod tests {
                 pointers: vec![span(Region::Inputs, 64), None, span(Region::Outputs, 128)],
                 ints: vec![-1, i64::MAX],
                 floats: vec![1e-5, f32::NAN],
+                zeroed: span(Region::Outputs, 192).into_iter().collect(),
             },
-            Call { image: 0, pointers: vec![], ints: vec![], floats: vec![] },
+            Call { image: 0, pointers: vec![], ints: vec![], floats: vec![], zeroed: vec![] },
         ];
         let decoded = decode(&encode(&calls).unwrap(), [0x1000, 0x10_0000]).unwrap();
         assert_eq!(decoded.len(), 2);
@@ -149,14 +165,16 @@ mod tests {
         assert_eq!(decoded[0].ints, [-1, i64::MAX]);
         assert_eq!(decoded[0].floats[0].to_bits(), 1e-5f32.to_bits());
         assert!(decoded[0].floats[1].is_nan());
+        assert_eq!((&decoded[0].zeroed[..], &decoded[1].zeroed[..]), (&[[0x10_00c0, 8]][..], &[][..]));
     }
 
     #[test]
     fn a_cut_batch_does_not_decode_and_a_huge_one_does_not_encode() {
-        let call = Call { image: 0, pointers: vec![], ints: vec![0; 40], floats: vec![] };
+        let call = Call { image: 0, pointers: vec![], ints: vec![0; 40], floats: vec![], zeroed: vec![] };
         let words = encode(std::slice::from_ref(&call)).unwrap();
         assert!(decode(&words[..words.len() - 1], [0, 0]).is_none());
-        assert!(decode(&[1, 0, u64::MAX, 0, 0], [0, 0]).is_none());
+        assert!(decode(&[1, 0, u64::MAX, 0, 0, 0], [0, 0]).is_none());
+        assert!(decode(&[1, 0, 0, 0, 0, u64::MAX], [0, 0]).is_none());
         assert!(encode(&vec![call; 30_000]).is_none());
     }
 }

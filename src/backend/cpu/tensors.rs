@@ -163,7 +163,7 @@ impl CaseMemory {
     ///
     /// Poison is random bits with high exponents: about half the elements are NaN, the others close to
     /// the largest value of their type, of either sign; neither is ever a plausible result. Scratch that
-    /// the front matter wants zeroed is zeroed.
+    /// is kept at zero by its kernel is zeroed; scratch that is zeroed for each launch is so by [`Self::call`].
     pub fn poison(&mut self, arena: &mut Arena, copy: usize, seed: u64) {
         let stream = Stream::new(seed, "poison");
         let mut number = 0;
@@ -176,8 +176,8 @@ impl CaseMemory {
         }
         for (buffer, span) in self.scratch.iter().zip(&self.copies[copy].scratch) {
             match buffer.init {
-                ScratchInit::Poison => next(arena.bytes_mut(span), buffer.dtype.stored(self.case.dtype)),
-                ScratchInit::Zero | ScratchInit::ZeroKept => arena.bytes_mut(span).fill(0),
+                ScratchInit::Poison | ScratchInit::Zero => next(arena.bytes_mut(span), buffer.dtype.stored(self.case.dtype)),
+                ScratchInit::ZeroKept => arena.bytes_mut(span).fill(0),
             }
         }
         let zones = stream.bits(0);
@@ -230,12 +230,14 @@ impl CaseMemory {
         Some(Change { tensor: tensor.to_owned(), element, before, after: value(bytes, element) })
     }
 
-    /// A launch of image number `image` on a copy.
+    /// A launch of image number `image` on a copy, which begins with zeroing the scratch that wants it.
     #[must_use]
     pub fn call(&self, image: usize, copy: usize) -> Call {
         let copy = &self.copies[copy];
         let pointers = copy.tensors.iter().copied().chain(copy.scratch.iter().copied().map(Some)).collect();
-        Call { image, pointers, ints: self.ints.clone(), floats: self.floats.clone() }
+        let scratch = self.scratch.iter().zip(&copy.scratch);
+        let zeroed = scratch.filter(|(buffer, _)| buffer.init == ScratchInit::Zero).map(|(_, span)| *span).collect();
+        Call { image, pointers, ints: self.ints.clone(), floats: self.floats.clone(), zeroed }
     }
 
     /// Whether a copy's red zones are as [`Self::poison`] left them, and scratch that must be zero

@@ -102,12 +102,23 @@ fn scratch_is_as_the_front_matter_wants_it() {
     let (arena, memory) = placed(Dtype::F32, ScratchInit::Poison);
     let span = memory.call(0, 0).pointers[4].unwrap();
     assert!(decode(arena.bytes(&span), Stored::F32, vec![]).iter().all(|v| v.is_nan() || v.abs() >= 1e30));
-    for init in [ScratchInit::Zero, ScratchInit::ZeroKept] {
-        let (mut arena, memory) = placed(Dtype::F32, init);
-        let span = memory.call(0, 0).pointers[4].unwrap();
-        assert!(arena.bytes(&span).iter().all(|byte| *byte == 0));
-        arena.bytes_mut(&span)[5] = 1;
-        assert_eq!(memory.check_zones(&arena, 0).is_err(), init == ScratchInit::ZeroKept);
+    let (mut arena, memory) = placed(Dtype::F32, ScratchInit::ZeroKept);
+    let span = memory.call(0, 0).pointers[4].unwrap();
+    assert!(arena.bytes(&span).iter().all(|byte| *byte == 0));
+    arena.bytes_mut(&span)[5] = 1;
+    assert!(memory.check_zones(&arena, 0).is_err());
+}
+
+#[test]
+fn scratch_that_starts_at_zero_is_zeroed_by_each_launch_and_not_before() {
+    let (mut arena, memory) = placed(Dtype::F32, ScratchInit::Zero);
+    let span = memory.call(0, 0).pointers[4].unwrap();
+    assert!(decode(arena.bytes(&span), Stored::F32, vec![]).iter().all(|v| v.is_nan() || v.abs() >= 1e30));
+    assert_eq!(memory.call(0, 0).zeroed, [span]);
+    arena.bytes_mut(&span)[5] = 1;
+    assert_eq!(memory.check_zones(&arena, 0), Ok(()));
+    for other in [ScratchInit::Poison, ScratchInit::ZeroKept] {
+        assert_eq!(placed(Dtype::F32, other).1.call(0, 0).zeroed, []);
     }
 }
 
