@@ -218,10 +218,11 @@ impl std::fmt::Display for StopReason {
     }
 }
 
-/// A duration for people: `2h`, `1h30`, `45 min`, `90 s`.
+/// A duration for people: `2h`, `1h30`, `45 min`, `90 s`, `5 ms`.
 fn words(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, 0, 0) => format!("{} ms", duration.as_millis()),
         (0, minutes, 0) if minutes > 0 => format!("{minutes} min"),
         (0, _, _) => format!("{seconds} s"),
         (hours, 0, _) => format!("{hours}h"),
