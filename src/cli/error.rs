@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Prints an error with its causes and gives the exit code for "could not".
+/// Prints an error with its causes and gives the exit code for "could not", or for "interrupted".
 pub(super) fn report(error: &anyhow::Error) -> ExitCode {
     let mut text = error.to_string();
     for cause in error.chain().skip(1) {
@@ -12,6 +12,10 @@ pub(super) fn report(error: &anyhow::Error) -> ExitCode {
             text.push_str(": ");
             text.push_str(&cause);
         }
+    }
+    if super::session::interrupted() {
+        super::warn(&if text == "cancelled" { "interrupted".to_owned() } else { format!("interrupted: {text}") });
+        return ExitCode::from(130);
     }
     super::warn(&format!("error: {text}"));
     ExitCode::from(2)

@@ -51,7 +51,8 @@ enum Command {
     Worker(worker::Args),
 }
 
-/// Runs the program; the exit code is 0 for success, 1 for a "no" (rejected, differs), 2 for "could not".
+/// Runs the program; the exit code is 0 for success, 1 for a "no" (rejected, differs), 2 for "could not", 130 for
+/// "interrupted".
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();

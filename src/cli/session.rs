@@ -1,6 +1,7 @@
 //! What most subcommands need first: files, operations, a worker.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::op::{Dtype, OpError, OpSource, Operation, TargetShape};
 use crate::worker::Client;
@@ -48,6 +49,14 @@ pub(super) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> an
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?.block_on(future)
 }
 
+/// Whether [`interruptible`] was interrupted.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the user has asked the program to end.
+pub(super) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
 /// A token that Ctrl-C cancels; a second Ctrl-C ends the program at once.
 pub(super) fn interruptible() -> tokio_util::sync::CancellationToken {
     let token = tokio_util::sync::CancellationToken::new();
@@ -66,6 +75,7 @@ pub(super) fn interruptible() -> tokio_util::sync::CancellationToken {
                 _ = terminated => {}
             }
             if press == 0 {
+                INTERRUPTED.store(true, Ordering::Relaxed);
                 cancelled.cancel();
             }
         }

@@ -79,6 +79,17 @@ pub struct Recorded {
 }
 
 impl History {
+    /// Whether the run `run_id` could begin now, for a refusal before anything is measured; [`Self::begin`] looks again.
+    ///
+    /// # Errors
+    /// Another run is going on, or the repository has no place for the branch; each in a sentence.
+    pub fn could_begin(workspace: &Workspace, run_id: &str) -> Result<(), HistoryError> {
+        let names = Names::of(run_id)?;
+        let store = Archive::open(workspace)?.store;
+        let _lock = lock(&store, run_id)?;
+        refs::check_branch(&store.open()?, &names)
+    }
+
     /// Begins the run `run_id` (see [`super::next_run_id`]): its branch starts from the workspace as it is on disk,
     /// its journal with `state`. The user's HEAD, index and files are not touched.
     ///

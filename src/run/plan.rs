@@ -41,15 +41,8 @@ pub fn plan(
     read: &dyn Fn(&str) -> Option<String>,
 ) -> Result<RunState, RunError> {
     let ranked = profile.ranked_targets(&std::collections::BTreeMap::new());
-    for named in options.only.iter().chain(&options.skip) {
-        if !ranked.iter().any(|target| target.op == *named) {
-            let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
-            return Err(RunError::Nothing(format!(
-                "`{named}` is no operation of this model; it has {}",
-                there.join(", ")
-            )));
-        }
-    }
+    let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
+    check_names(options.only.iter().chain(&options.skip), &there)?;
     let mut targets = Vec::new();
     for target in &ranked {
         let file = kernel_file(&target.op, &device.backend);
@@ -93,6 +86,20 @@ pub fn plan(
         ended: None,
         verified: None,
     })
+}
+
+/// Refuses a name that is none of the model's operations, which are `there`.
+///
+/// # Errors
+/// The first such name.
+pub fn check_names<'a>(named: impl Iterator<Item = &'a String>, there: &[&str]) -> Result<(), RunError> {
+    for name in named {
+        if !there.contains(&name.as_str()) {
+            let there = there.join(", ");
+            return Err(RunError::Nothing(format!("`{name}` is no operation of this model; it has {there}")));
+        }
+    }
+    Ok(())
 }
 
 /// Where an operation's kernel file for a backend stands, below the workspace.
