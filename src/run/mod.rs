@@ -24,7 +24,7 @@ use crate::worker::WorkerError;
 use crate::workspace::{Workspace, WorkspaceError};
 
 pub use events::{RunEvent, Watcher, is_keep};
-pub use plan::{Options, kernel_file, plan};
+pub use plan::{Options, check_names, kernel_file, plan};
 pub use state::{Phase, RunState, TargetState, VERSION};
 use stop::{Moment, RunProgress, StopReason};
 
