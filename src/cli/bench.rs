@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
     /// Judge N copies of the kernel that differ in nothing but their addresses: the keeps are mistakes
-    #[arg(long, value_name = "N", conflicts_with = "against")]
+    #[arg(long, value_name = "N", conflicts_with = "against", value_parser = clap::value_parser!(u32).range(1..))]
     self_test: Option<u32>,
     /// Seed of inputs and orders, to repeat a verdict (drawn where not given)
     #[arg(long)]

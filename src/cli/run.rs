@@ -12,11 +12,11 @@ use super::progress::{Progress, Voice};
 use super::session;
 use crate::agent::tuner::Tuner;
 use crate::history::{self, Archive, History, Pending};
-use crate::model::ModelConfig;
+use crate::model::{Graph, ModelConfig};
 use crate::ratchet::Ratchet;
 use crate::report::spell;
 use crate::run::stop::{Rules, next_time_of_day};
-use crate::run::{MakeAgent, Options, Run, RunError, RunState, VERSION, plan};
+use crate::run::{MakeAgent, Options, Run, RunError, RunState, VERSION, check_names, plan};
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace, duration};
 
@@ -38,13 +38,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,
     /// Leave a target after N experiments in a row that were not kept [default: 5]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_reverts: Option<u32>,
     /// Leave a target at this percentage of its roofline [default: 90]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = above_zero, allow_negative_numbers = true)]
     roofline: Option<f64>,
     /// Leave a target at this speedup against what you have today [default: 2]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = above_zero, allow_negative_numbers = true)]
     speedup: Option<f64>,
     /// Leave a target after this time [default: 2h]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -88,7 +88,9 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => session::worker(false).await?,
     };
     check_same_judge(&state, &worker)?;
-    super::say(&opening(&workspace, &state));
+    if !args.quiet {
+        super::say(&opening(&workspace, &state));
+    }
     let model_dir = workspace.root().join(&state.model);
     let make_agent: MakeAgent = Box::new(|| Box::new(Tuner::default()));
     let watcher = Box::new(Progress::new(voice));
@@ -139,17 +141,27 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
     let settings = &workspace.settings().run;
     let rules = rules(args, settings)?;
     let config = ModelConfig::load(&args.model)?;
-    let taken = Archive::open(workspace)?.used_run_ids()?;
+    let pass = args.pass.resolve(settings);
+    let run = history::next_run_id(jiff::Zoned::now().date(), &Archive::open(workspace)?.used_run_ids()?);
+    // Everything that can be refused is refused before minutes are spent on a profile.
+    let targets = Graph::build(&config, pass)?.targets();
+    let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
+    check_names(args.only.iter().chain(&args.skip), &ops)?;
+    History::could_begin(workspace, &run)?;
     let mut worker = session::worker(false).await?;
     let read = session::reader(Some(workspace));
-    let pass = args.pass.resolve(settings);
     let seed = args.seed.unwrap_or_else(crate::rng::secret_seed);
-    super::say(&format!("profiling {} on {}", args.model.display(), worker.device().name));
+    let tell = |text: &str| {
+        if !args.quiet {
+            super::say(text);
+        }
+    };
+    tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
     let kernels = session::kernels(Some(workspace), &worker.device().backend)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;
-    super::say(&profile.table());
+    tell(&profile.table());
     let options = Options {
-        run: history::next_run_id(jiff::Zoned::now().date(), &taken),
+        run,
         model: model_path(workspace, &args.model)?,
         pass,
         agent: "tuner".to_owned(),
@@ -191,6 +203,11 @@ fn resume(args: &Args, workspace: &Workspace, named: &str) -> anyhow::Result<Rea
     }
     state.resumed += 1;
     Ok(Ready { history, pending, state, worker: None })
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0);
+    value.ok_or("it must be a number above zero".to_owned())
 }
 
 /// The rules: the command line first, then the settings.
