@@ -1,0 +1,74 @@
+//! The judge for one kernel file: exit 0 where it is correct, 1 where it is not, 2 where nobody can say.
+
+use serde_json::Value;
+
+use crate::common::{Place, kernels};
+
+/// The kernel with another value of its first tunable in force.
+fn with(text: &str, from: &str, to: &str) -> String {
+    let changed = text.replacen(from, to, 1);
+    assert_ne!(changed, text);
+    changed
+}
+
+#[test]
+fn a_correct_kernel_is_judged_with_its_cases_and_its_roofline() {
+    let place = Place::without_repository(&kernels::keeps());
+    let out = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--seed", "7"]).ok();
+    for part in ["rmsnorm: correct", "smoke", "edges", "0 failed", "% of the roofline (", " bound)", "margin here ", "seed 7, judged in "] {
+        assert!(out.contains(part), "{part} in\n{out}");
+    }
+    let json = place
+        .warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--shape", "rows=5,cols=32", "--dtype", "bf16", "--json"])
+        .ok();
+    let evaluation: Value = serde_json::from_str(&json).unwrap();
+    let timed = &evaluation["timing"]["shapes"][0];
+    assert_eq!((timed["shape"]["rows"].as_u64(), timed["dtype"].as_str()), (Some(5), Some("bf16")), "{timed}");
+    assert_eq!(evaluation["timing"]["shapes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_kernel_is_compared_with_another_by_the_keep_rule() {
+    let place = Place::without_repository(&kernels::keeps());
+    place.write("fast.c", &with(&kernels::keeps(), "value = 40", "value = 4"));
+    let out = place.warpsmith(&["bench", "fast.c", "--against", "kernels/cpu/rmsnorm.c"]).ok();
+    assert!(out.contains("correct and faster: ") && out.contains("a run would keep it"), "{out}");
+    let out = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--against", "fast.c"]).ok();
+    assert!(out.contains("correct, not a gain: ") && out.contains("a run would revert it"), "{out}");
+}
+
+#[test]
+fn a_wrong_kernel_is_rejected_with_the_case() {
+    let place = Place::without_repository(&kernels::keeps());
+    for (mode, parts) in [
+        (1, ["reject at edges: ", "are outside their bound"]),
+        (2, ["crash at edges: ", "SIGSEGV"]),
+        (3, ["timeout at edges: ", "it did not return within"]),
+        (4, ["error at compile: ", "not written yet"]),
+    ] {
+        place.write("wrong.c", &with(&kernels::goes_wrong(&[mode]), "value = 0", &format!("value = {mode}")));
+        let ended = place.warpsmith(&["bench", "wrong.c"]);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        for part in parts {
+            assert!(ended.out.contains(part), "{part} in {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_whose_comparison_is_wrong_cannot_be_judged() {
+    let place = Place::without_repository(&kernels::keeps());
+    place.write("broken.c", &with(&kernels::keeps(), "float sum = 0;", "float sum = ;"));
+    let said = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--against", "broken.c"]).refusal();
+    assert!(said.contains("the incumbent no longer passes") && said.contains("warpsmith bench"), "{said}");
+}
+
+#[test]
+fn the_self_test_counts_what_is_kept_by_mistake() {
+    let place = Place::without_repository(&kernels::keeps());
+    let ended = place.warpsmith(&["bench", "--self-test", "2", "kernels/cpu/rmsnorm.c"]);
+    // A machine as busy as this may make one look faster; it is counted then, and the code says so.
+    assert!(matches!(ended.code, Some(0 | 1)), "{ended:?}");
+    assert!(ended.out.starts_with("2 pairs that differ in nothing: "), "{ended:?}");
+    assert_eq!(ended.code == Some(0), ended.out.contains(": 0 kept by the keep rule"), "{ended:?}");
+}

@@ -1,0 +1,50 @@
+//! A run that is killed twenty times at arbitrary moments.
+
+use std::time::Duration;
+
+use warpsmith::rng::Stream;
+
+use crate::common::processes::Session;
+use crate::common::{Place, kernels};
+use crate::consistency::check;
+
+/// Kills of the whole process group, with the seed of their moments.
+const KILLS: u64 = 20;
+const SEED: u64 = 20_260_214;
+
+/// Kills come at most so many milliseconds after a start: enough for an experiment or two.
+const LONGEST: u64 = 3_000;
+
+#[test]
+fn twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing() {
+    let place = Place::new(&kernels::eventful());
+    let moments = Stream::new(SEED, "kills");
+    let fresh = ["run", "model", "--only", "rmsnorm", "--max-reverts", "50", "--speedup", "1000", "--roofline", "10000"];
+    let resume = ["run", "model", "--resume"];
+    let mut going_on = false;
+    let mut kills = 0;
+    while kills < KILLS {
+        let mut session = Session::start(place.command(if going_on { &resume } else { &fresh }));
+        let moment = Duration::from_millis(moments.below(kills, LONGEST));
+        match session.ends_within(moment) {
+            // It was done, or there was nothing yet to resume: the next one is a new run.
+            Ok(code) => {
+                assert!(code == Some(0) || (code == Some(2) && going_on), "{code:?}: {}", session.output());
+                going_on = false;
+            }
+            Err(()) => {
+                session.signal("KILL");
+                kills += 1;
+                going_on = place.git(&["for-each-ref", "refs/warpsmith"]).lines().count() > 0;
+            }
+        }
+        session.nothing_left();
+    }
+    if going_on {
+        let ended = place.warpsmith(&resume);
+        assert!(ended.code == Some(0) || ended.err.contains("has ended"), "{ended:?}");
+    }
+    check(&place);
+    let statuses = place.statuses();
+    assert!(statuses.iter().any(|status| status == "keep"), "{statuses:?}");
+}
