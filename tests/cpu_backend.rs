@@ -213,7 +213,7 @@ fn a_kernel_that_says_it_is_done_while_it_runs_on_is_found_out() {
     if cfg!(target_arch = "x86_64") {
         let mut host = bench.host(&[text]);
         host.launch(&bench.call(0), LIMIT).unwrap();
-        assert!(matches!(host.idle_check(), Err(Fault::Escaped { .. })));
+        assert!(matches!(host.idle_check(), Err(Fault::RanOn { .. })));
     }
 }
 

@@ -215,7 +215,8 @@ impl Builder<'_> {
                 let kinds = self.units[call.unit].scratch().map(|(scratch, _)| scratch.init);
                 let zeroed = kinds.zip(scratch).filter(|(init, _)| *init == ScratchInit::Zero);
                 let zeroed = zeroed.map(|(_, span)| *span).collect();
-                let pointers = call.tensors.iter().copied().map(span).chain(scratch.iter().copied().map(Some)).collect();
+                let pointers =
+                    call.tensors.iter().copied().map(span).chain(scratch.iter().copied().map(Some)).collect();
                 let (ints, floats) = (call.ints.clone(), call.floats.clone());
                 Some(Call { image: self.first + call.unit, pointers, ints, floats, zeroed })
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::cpu::{Arena, CaseMemory, Host, ScratchBuffer, compare, failure};
+use crate::backend::cpu::{Arena, CaseMemory, Fault, Host, ScratchBuffer, compare, failure};
 use crate::evaluation::{CaseResult, ErrorStats, Stage};
 use crate::op::{Case, OpError, Operation};
 
@@ -28,50 +28,82 @@ pub(super) fn launch_limit(op: &Operation, case: &Case) -> Result<Duration, OpEr
 /// Runs one planned case in `host`; a case that fails is recorded and ends the evaluation.
 pub(super) fn check(trial: &mut Trial<'_>, host: &mut Host, planned: &PlannedCase, seed: u64) -> Result<(), Failure> {
     let PlannedCase { stage, case, .. } = planned;
+    let mut outcome = examine(trial, host, planned, seed)?;
+    if let Err(Fault::RanOn { .. }) = outcome {
+        // A core that was away looks the same as a thread that ran on: only a fresh process that repeats it is believed.
+        *host = trial.host()?;
+        outcome = examine(trial, host, planned, seed)?;
+    }
+    let (errors, failure) = outcome.map_err(|fault| Failure::fault(fault, *stage, &describe(trial.op, case)))?;
+    settle(trial, planned, errors, failure)
+}
+
+/// How far a case's output is from the oracle's, and what is wrong with it.
+type Judged = (ErrorStats, Option<String>);
+
+/// The case from drawing to comparing; a fault is the candidate's.
+fn examine(
+    trial: &mut Trial<'_>,
+    host: &mut Host,
+    planned: &PlannedCase,
+    seed: u64,
+) -> Result<Result<Judged, Fault>, Failure> {
+    let PlannedCase { stage, case, .. } = planned;
     let (image, resolution) = trial.build.image(&case.shape, case.dtype)?;
     let scratch = ScratchBuffer::of(trial.kernel, resolution);
     trial.arena.reset();
     let mut memory = CaseMemory::place(&mut trial.arena, trial.op, case, &scratch, 1).map_err(memory_error)?;
     memory.draw(&mut trial.arena, 0, seed).map_err(memory_error)?;
     memory.poison(&mut trial.arena, 0, seed);
-    launch(trial, host, &memory, image, case, *stage)?;
-    let (errors, failure) = judge_output(trial, &memory, case)?;
-    settle(trial, planned, errors, failure)?;
-    if *stage == Stage::Smoke {
-        // One random element changes, nothing is poisoned: a result remembered from the first launch is now wrong (JUDGE, row 4).
-        memory.change_one(&mut trial.arena, 0, seed);
-        launch(trial, host, &memory, image, case, *stage)?;
-        let (errors, failure) = judge_output(trial, &memory, case)?;
-        let failure = failure.map(|why| format!("{why}, after one input element changed: a result was remembered"));
-        if failure.is_some() {
-            settle(trial, planned, errors, failure)?;
-        }
+    let first = match launch(trial, host, &memory, image, case)? {
+        Ok(outputs) => judge_output(trial, &memory, case, &outputs)?,
+        Err(fault) => return Ok(Err(fault)),
+    };
+    if *stage != Stage::Smoke || first.1.is_some() {
+        return Ok(Ok(first));
     }
-    Ok(())
+    // One random element changes, nothing is poisoned: a result remembered from the first launch is now wrong (JUDGE, row 4).
+    memory.change_one(&mut trial.arena, 0, seed);
+    let again = match launch(trial, host, &memory, image, case)? {
+        Ok(outputs) => judge_output(trial, &memory, case, &outputs)?,
+        Err(fault) => return Ok(Err(fault)),
+    };
+    Ok(Ok(match again {
+        (errors, Some(why)) => {
+            (errors, Some(format!("{why}, after one input element changed: a result was remembered")))
+        }
+        (_, None) => first,
+    }))
 }
 
+/// Each output's bytes, taken at once after a launch and with the candidate's threads stopped.
 fn launch(
     trial: &Trial<'_>,
     host: &mut Host,
     memory: &CaseMemory,
     image: usize,
     case: &Case,
-    stage: Stage,
-) -> Result<(), Failure> {
+) -> Result<Result<Vec<Vec<u8>>, Fault>, Failure> {
     let limit = launch_limit(trial.op, case).map_err(JudgeError::from)?;
-    let blame = |fault| Failure::fault(fault, stage, &describe(trial.op, case));
-    host.launch(&memory.call(image, 0), limit).map_err(blame)?;
-    host.idle_check().map_err(blame)
+    if let Err(fault) = host.launch(&memory.call(image, 0), limit) {
+        return Ok(Err(fault));
+    }
+    let outputs = taken(host, memory, &trial.arena, 0);
+    Ok(host.idle_check().map(|()| outputs))
 }
 
-/// Takes the output out of the candidate's reach, evaluates the oracle, compares; also looks at the red zones.
-fn judge_output(trial: &Trial<'_>, memory: &CaseMemory, case: &Case) -> Result<(ErrorStats, Option<String>), Failure> {
-    let outputs: Vec<Vec<u8>> = memory.outputs(&trial.arena, 0).into_iter().map(<[u8]>::to_vec).collect();
+/// The outputs of `copy` out of the candidate's reach, while it is stopped.
+pub(super) fn taken(host: &Host, memory: &CaseMemory, arena: &Arena, copy: usize) -> Vec<Vec<u8>> {
+    host.while_stopped(|| memory.outputs(arena, copy).into_iter().map(<[u8]>::to_vec).collect())
+}
+
+/// Looks at the red zones, evaluates the oracle, compares.
+fn judge_output(trial: &Trial<'_>, memory: &CaseMemory, case: &Case, outputs: &[Vec<u8>]) -> Result<Judged, Failure> {
     let label = describe(trial.op, case);
     if let Err(why) = memory.check_zones(&trial.arena, 0) {
         return Ok((ErrorStats::default(), Some(format!("{label}: {why}"))));
     }
-    compare_with_oracle(trial.bench, memory, &trial.arena, case, 0, &outputs)
+    compare_with_oracle(trial.bench, memory, &trial.arena, case, 0, outputs)
 }
 
 /// Compares `outputs` with the oracle's answer for what the inputs of `copy` hold.
@@ -82,7 +114,7 @@ pub(super) fn compare_with_oracle(
     case: &Case,
     copy: usize,
     outputs: &[Vec<u8>],
-) -> Result<(ErrorStats, Option<String>), Failure> {
+) -> Result<Judged, Failure> {
     let expected = bench.expected(case, memory, arena, copy)?;
     let views: Vec<&[u8]> = outputs.iter().map(Vec::as_slice).collect();
     let errors = compare(&bench.known.op, case, &views, &expected).map_err(JudgeError::from)?;

@@ -6,7 +6,7 @@ use crate::op::Case;
 
 use super::Failure;
 use super::cases::PlannedCase;
-use super::check::{compare_with_oracle, describe, launch_limit, memory_error, settle};
+use super::check::{compare_with_oracle, describe, launch_limit, memory_error, settle, taken};
 use super::judge::Trial;
 use super::task::JudgeError;
 
@@ -35,7 +35,7 @@ pub(super) fn determinism(trial: &mut Trial<'_>, case: &Case, seed: u64) -> Resu
         if let Err(why) = memory.check_zones(&trial.arena, copy) {
             return Err(Failure::reject(stage, format!("{label}: {why}")));
         }
-        outputs.push(memory.outputs(&trial.arena, copy).into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
+        outputs.push(taken(host, &memory, &trial.arena, copy));
     }
     let (errors, mut failure) = compare_with_oracle(trial.bench, &memory, &trial.arena, case, 0, &outputs[0])?;
     // Where the bits may differ, each output must be right by itself.

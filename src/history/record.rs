@@ -86,7 +86,7 @@ impl History {
     pub fn could_begin(workspace: &Workspace, run_id: &str) -> Result<(), HistoryError> {
         let names = Names::of(run_id)?;
         let store = Archive::open(workspace)?.store;
-        let _lock = lock(&store, run_id)?;
+        let _lock = store.lock(run_id)?;
         refs::check_branch(&store.open()?, &names)
     }
 

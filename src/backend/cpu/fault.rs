@@ -26,7 +26,14 @@ pub enum Fault {
         /// The limit.
         limit: Duration,
     },
-    /// It did something beside its work: ran on after it returned, or left the process changed.
+    /// It was seen running after it said it was done. A core that was away can look the same, so only what a fresh
+    /// process repeats is its doing.
+    #[error("it ran on for {:.1} ms after it said it was done", time.as_secs_f64() * 1e3)]
+    RanOn {
+        /// How long, at least.
+        time: Duration,
+    },
+    /// It did something beside its work: spoke for the harness, or left the process changed.
     #[error("{what}")]
     Escaped {
         /// What, in words.

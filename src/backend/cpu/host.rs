@@ -217,11 +217,25 @@ impl Host {
     /// takes some tens of microseconds.
     ///
     /// # Errors
-    /// [`Fault::Escaped`]; the host should not be used further.
+    /// [`Fault::RanOn`]; the host should not be used further.
     pub fn idle_check(&self) -> Result<(), Fault> {
-        self.all_threads.rest().map_err(|ran| Fault::Escaped {
-            what: format!("it ran on for {:.1} ms after it said it was done", ran.as_secs_f64() * 1e3),
-        })
+        self.all_threads.rest().map_err(|time| Fault::RanOn { time })
+    }
+
+    /// What `read` returns while every thread of the child stands still: results that a kernel delivers after it has
+    /// said it is done come too late. Where the system does not stop it, `read` is called all the same.
+    pub fn while_stopped<R>(&self, read: impl FnOnce() -> R) -> R {
+        // The child has not been waited for while it is alive, so its number is still its own.
+        let group = Pid::from_raw(self.child.id() as i32).filter(|_| self.alive);
+        let stopped = group.filter(|group| kill_process_group(*group, Signal::STOP).is_ok());
+        if stopped.is_some() {
+            self.all_threads.stand_still();
+        }
+        let result = read();
+        if let Some(group) = stopped {
+            let _ = kill_process_group(group, Signal::CONT);
+        }
+        result
     }
 
     fn header(&self) -> &Header {

@@ -31,6 +31,14 @@ impl Threads {
         Self { folders: entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect() }
     }
 
+    /// Waits until no thread runs any more, after they were told to stop: an interrupt's time, unless a core is away.
+    pub(super) fn stand_still(&self) {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE && self.folders.iter().any(|folder| asleep(folder) == Some(false)) {
+            std::hint::spin_loop();
+        }
+    }
+
     /// Waits until all threads sleep. A system that hides them is taken at its word: poison and immediate comparison
     /// remain.
     ///

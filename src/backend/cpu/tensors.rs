@@ -176,7 +176,9 @@ impl CaseMemory {
         }
         for (buffer, span) in self.scratch.iter().zip(&self.copies[copy].scratch) {
             match buffer.init {
-                ScratchInit::Poison | ScratchInit::Zero => next(arena.bytes_mut(span), buffer.dtype.stored(self.case.dtype)),
+                ScratchInit::Poison | ScratchInit::Zero => {
+                    next(arena.bytes_mut(span), buffer.dtype.stored(self.case.dtype))
+                }
                 ScratchInit::ZeroKept => arena.bytes_mut(span).fill(0),
             }
         }
