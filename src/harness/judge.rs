@@ -67,7 +67,11 @@ pub(super) struct Trial<'a> {
 impl Bench<'_> {
     /// A fresh process with these images and this memory.
     pub(super) fn host(&self, images: &[&Image], arena: &Arena) -> Result<Host, Failure> {
-        Host::start(images, arena, &Limits::default()).map_err(|error| match error {
+        self.start(images, arena, &Limits::default())
+    }
+
+    fn start(&self, images: &[&Image], arena: &Arena, limits: &Limits) -> Result<Host, Failure> {
+        Host::start(images, arena, limits).map_err(|error| match error {
             HostError::System(error) => JudgeError::machine("starting the candidate's process", error).into(),
             refused => Failure::Verdict(Verdict::Error { stage: Stage::Compile, why: refused.to_string() }),
         })
@@ -104,9 +108,9 @@ impl Bench<'_> {
 }
 
 impl Trial<'_> {
-    /// A fresh process with the candidate.
+    /// A fresh process with the candidate, in which nothing is zero by luck.
     pub(super) fn host(&self) -> Result<Host, Failure> {
-        self.bench.host(&self.build.images(), &self.arena)
+        self.bench.start(&self.build.images(), &self.arena, &Limits { dirty: true, ..Limits::default() })
     }
 }
 

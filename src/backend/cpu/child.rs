@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) memory: u64,
     /// Seconds of CPU time.
     pub(super) cpu_s: u64,
+    /// Whether heap and stack hold rubbish.
+    pub(super) dirty: bool,
 }
 
 /// Runs the hidden subcommand `host`: `arguments` are those after it. It prints nothing and returns its exit status.
@@ -78,6 +80,7 @@ struct Child {
     bases: [usize; 2],
     commands: RawFd,
     answers: RawFd,
+    dirty: bool,
 }
 
 fn start(
@@ -101,11 +104,14 @@ fn start(
     confine(&setup).map_err(|error| format!("limits: {error}"))?;
     signals::install(bases[0], setup.regions[0]);
     start_threads(setup.threads, leash)?;
+    if setup.dirty {
+        dirty_heap();
+    }
     // A machine without seccomp or with an architecture unknown to it is reported by `protections`.
     if let Ok(filter) = sandbox::kernel_filter(&[commands, leash], &[answers, 2]) {
         let _ = sandbox::install_on_all_threads(&filter);
     }
-    Ok(Child { header, words, entries, bases, commands, answers })
+    Ok(Child { header, words, entries, bases, commands, answers, dirty: setup.dirty })
 }
 
 fn confine(setup: &Setup) -> std::io::Result<()> {
@@ -142,6 +148,17 @@ fn start_threads(threads: usize, leash: RawFd) -> Result<(), String> {
         })
         .map_err(failed)?;
     starts.recv().map_err(|_| "the leash did not start".into())
+}
+
+/// From now on memory from the heap holds 0x7f at first, a huge value or NaN in every type, and its opposite once it
+/// is given back: nothing is zero by luck, and nothing is left to find in it at the next launch (mallopt(3)).
+fn dirty_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        const FREED: libc::c_int = 0x80;
+        // SAFETY: sets a number of the allocator's.
+        unsafe { libc::mallopt(libc::M_PERTURB, FREED) };
+    }
 }
 
 /// Loads an image for good.
@@ -209,6 +226,9 @@ impl Child {
                 return 4;
             };
             pool::begin();
+            if self.dirty {
+                pool::dirty_stacks();
+            }
             pool::warm();
 
             self.say(wake::READY);

@@ -37,11 +37,13 @@ pub struct Limits {
     pub memory: u64,
     /// CPU time over its whole life, all threads.
     pub cpu_time: Duration,
+    /// Heap and stack hold rubbish instead of zeros and leftovers, at the cost of some time: for judging results.
+    pub dirty: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { executable: None, threads: 0, memory: 2 << 30, cpu_time: Duration::from_secs(3600) }
+        Self { executable: None, threads: 0, memory: 2 << 30, cpu_time: Duration::from_secs(3600), dirty: false }
     }
 }
 
@@ -108,6 +110,7 @@ impl Host {
                 threads,
                 memory: limits.memory,
                 cpu_s: limits.cpu_time.as_secs().max(1),
+                dirty: limits.dirty,
             },
         )?;
         let (child_commands, commands) = io::pipe()?;

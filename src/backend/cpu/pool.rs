@@ -105,6 +105,20 @@ unsafe extern "C" fn touch(_: i64, _: i64, _: *mut c_void) {
     drop(std::hint::black_box(vec![0u8; 64]));
 }
 
+/// Fills the part of each thread's stack that a kernel is likely to use with 0x7f, a huge value or NaN in every type.
+pub(super) fn dirty_stacks() {
+    if let Some(pool) = POOL.get() {
+        // SAFETY: the body ignores its arguments.
+        unsafe { ws_parallel(i64::from(pool.threads), dirty, std::ptr::null_mut()) };
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn dirty(_: i64, _: i64, _: *mut c_void) {
+    let mut stack = [0x7fu8; 64 << 10];
+    std::hint::black_box(&mut stack);
+}
+
 /// A launch begins: threads may watch for work from now on.
 pub(super) fn begin() {
     if let Some(pool) = POOL.get() {
