@@ -11,8 +11,12 @@ use crate::op::{Dtype, Operation, Shape};
 use super::Failure;
 use super::task::JudgeError;
 
-/// The most compilations one kernel file may ask for: variants and specialisations multiply.
-const MAX_IMAGES: usize = 48;
+/// The most compilations one kernel file may ask for: variants and specialisations multiply. Every operation that ships
+/// has fewer cases than this, so that every symbol may be specialised.
+pub const MAX_IMAGES: usize = 128;
+
+/// Bytes of scratch for one shape, all buffers together, at the most: it is poisoned before every launch.
+const MAX_SCRATCH: usize = 1 << 29;
 
 /// A kernel file compiled for all cases of an evaluation.
 pub struct Build {
@@ -36,6 +40,10 @@ impl Build {
         let mut by_shape = BTreeMap::new();
         for (shape, dtype) in wanted {
             let resolution = kernel.resolve(shape, *dtype, facts).map_err(refuse)?;
+            if scratch_bytes(kernel, &resolution).is_none_or(|bytes| bytes > MAX_SCRATCH) {
+                let why = format!("at {shape} {dtype} its scratch is larger than {} MiB", MAX_SCRATCH >> 20);
+                return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
+            }
             // Scratch sizes differ by shape without changing the code.
             let code = Resolution { scratch_elements: Vec::new(), ..resolution.clone() };
             let index = distinct.iter().position(|known| *known == code).unwrap_or_else(|| {
@@ -83,6 +91,13 @@ impl Build {
         }
         lines.join("\n")
     }
+}
+
+/// Bytes of all scratch buffers; `None` beyond all numbers.
+fn scratch_bytes(kernel: &KernelFile, resolution: &Resolution) -> Option<usize> {
+    kernel.front.scratch.iter().zip(&resolution.scratch_elements).try_fold(0usize, |sum, (scratch, elements)| {
+        sum.checked_add(elements.checked_mul(scratch.dtype.bytes(resolution.dtype))?)
+    })
 }
 
 /// A kernel that cannot serve a shape it is asked for is rejected; one that contradicts itself is no kernel.

@@ -16,6 +16,7 @@ mod simulation;
 mod task;
 mod timing;
 
+pub use build::MAX_IMAGES;
 pub use cases::{MAX_ELEMENTS, MAX_MACS, PlannedCase, plan};
 pub use judge::{Judge, Watch};
 pub use screen::Screened;
