@@ -74,9 +74,26 @@ impl Out {
 #[derive(Default)]
 struct Current {
     id: AtomicU64,
-    /// The latest request that nobody wants any more; it may not have begun.
-    unwanted: AtomicU64,
     cancelled: Arc<AtomicBool>,
+    /// The request that was cancelled last, perhaps before it was begun.
+    taken_back: AtomicU64,
+}
+
+impl Current {
+    fn begin(&self, id: u64) {
+        self.cancelled.store(false, Ordering::SeqCst);
+        self.id.store(id, Ordering::SeqCst);
+        if self.taken_back.load(Ordering::SeqCst) == id {
+            self.cancelled.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn cancel(&self, id: u64) {
+        self.taken_back.store(id, Ordering::SeqCst);
+        if self.id.load(Ordering::SeqCst) == id {
+            self.cancelled.store(true, Ordering::SeqCst);
+        }
+    }
 }
 
 /// Reads requests; a cancellation takes effect at once, the end of input ends the process at once.
@@ -89,35 +106,38 @@ fn listen(requests: &Sender<Request>, current: &Current, out: &Out) {
             Ok(0) | Err(_) => std::process::exit(0),
             Ok(_) => {}
         }
+        if line.len() == MAX_LINE && !line.ends_with(b"\n") {
+            // What is left of it is no line of its own.
+            if input.skip_until(b'\n').is_err() {
+                std::process::exit(0);
+            }
+            out.say(&refused(format!("a line of more than {MAX_LINE} bytes")));
+            continue;
+        }
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
         match serde_json::from_slice::<Request>(&line) {
-            Ok(Request { id, ask: Ask::Cancel }) => {
-                current.unwanted.store(id, Ordering::SeqCst);
-                if current.id.load(Ordering::SeqCst) == id {
-                    current.cancelled.store(true, Ordering::SeqCst);
-                }
-            }
+            Ok(Request { id, ask: Ask::Cancel }) => current.cancel(id),
             Ok(request) => {
                 if requests.send(request).is_err() {
                     return;
                 }
             }
-            Err(error) => out.say(&Reply::Failed {
-                id: 0,
-                kind: FailureKind::BadRequest,
-                place: format!("the request does not parse: {error}"),
-                hint: format!("this worker speaks protocol {PROTOCOL}"),
-            }),
+            Err(error) => out.say(&refused(format!("the request does not parse: {error}"))),
         }
     }
 }
 
+/// A line that is no request.
+fn refused(place: String) -> Reply {
+    let hint = format!("this worker speaks protocol {PROTOCOL}");
+    Reply::Failed { id: 0, kind: FailureKind::BadRequest, place, hint }
+}
+
 fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
     let id = request.id;
-    current.id.store(id, Ordering::SeqCst);
-    current.cancelled.store(current.unwanted.load(Ordering::SeqCst) == id, Ordering::SeqCst);
+    current.begin(id);
     let latest = Mutex::new(Progress { stage: Stage::Compile, detail: "starting".into() });
     let progress = |progress: Progress| *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     let watch = Watch { progress: &progress, cancelled: &current.cancelled };
