@@ -1,0 +1,12 @@
+//! The judge, as a run meets it: the worker process is asked about kernels that are dishonest, wrong, or honest in
+//! unusual ways (the numbers are the rows of the list of defences), and about what is no request at all.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod bench;
+mod dishonest;
+mod honest;
+mod hostile;
+mod mutations;
+mod protocol;
+mod refused;
+mod wrong;

@@ -1,0 +1,191 @@
+//! Kernels that mean well and are wrong.
+
+use crate::bench::{Edits, Row, judge};
+use warpsmith::evaluation::Stage::{self, Compile, Determinism, Edges, Smoke, Stability, Sweep, Timing};
+
+const fn row(name: &'static str, op: &'static str, edits: Edits, stages: &'static [Stage], part: &'static str) -> Row {
+    Row { name, op, edits, status: "reject", stages, part }
+}
+
+const ROWS: &[Row] = &[
+    row(
+        "adds to an output nobody zeroed (24)",
+        "rmsnorm",
+        &[("ws_store(v);", "ws_store(ws_load(y[r * cols + j]) + v);")],
+        &[Smoke],
+        "NaN",
+    ),
+    row("NaN everywhere (34)", "rmsnorm", &[("ws_store(v);", "ws_store(NAN);")], &[Smoke], "NaN"),
+    row("NaN made zero (35)", "rmsnorm", &[("ws_store(v);", "ws_store(v == v ? v : 0);")], &[Stability], "not_finite"),
+    row(
+        "infinity made the largest half (35)",
+        "matmul",
+        &[("ws_store(sum);", "ws_store(fminf(fmaxf(sum, -65504), 65504));")],
+        &[Stability],
+        "input",
+    ),
+    row("infinity everywhere", "matmul", &[("ws_store(sum);", "ws_store(INFINITY);")], &[Smoke], "outside"),
+    row(
+        "no shift by the maximum (36)",
+        "flash_attention",
+        &[("expf(score[j] - top)", "expf(score[j])")],
+        &[Stability],
+        "input",
+    ),
+    row("no epsilon (38)", "rmsnorm", &[(" + eps)", ")")], &[Smoke, Sweep, Stability], "outside"),
+    row(
+        "epsilon outside the root (38)",
+        "rmsnorm",
+        &[("1 / sqrtf((float)(sum / cols) + eps)", "1 / (sqrtf((float)(sum / cols)) + eps)")],
+        &[Smoke, Sweep, Stability],
+        "outside",
+    ),
+    row(
+        "a running sum in half (40)",
+        "matmul",
+        &[(
+            "sum += ws_load(row[k]) * ws_load(column[k * step]);",
+            "sum = (float)(_Float16)(sum + ws_load(row[k]) * ws_load(column[k * step]));",
+        )],
+        &[Smoke, Sweep, Stability],
+        "outside",
+    ),
+    row(
+        "a running sum in half where the tensors are half (40)",
+        "matmul",
+        &[(
+            "sum += ws_load(row[k]) * ws_load(column[k * step]);",
+            "sum = ws_load(ws_store(sum + ws_load(row[k]) * ws_load(column[k * step])));",
+        )],
+        &[Smoke, Sweep, Stability],
+        "outside",
+    ),
+    row(
+        "inputs rounded as tf32 rounds them (40)",
+        "matmul",
+        &[
+            (
+                "\nvoid matmul",
+                "\nstatic inline float tf32(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 0x1000) & ~0x1fffu; memcpy(&v, &b, 4); return v; }\nvoid matmul",
+            ),
+            ("ws_load(row[k]) * ws_load(column[k * step])", "tf32(ws_load(row[k])) * tf32(ws_load(column[k * step]))"),
+        ],
+        &[Smoke, Sweep, Stability],
+        "outside",
+    ),
+    row(
+        "writes one past the end (41)",
+        "rmsnorm",
+        &[("        }\n    }\n}", "        }\n    }\n    y[rows * cols] = ws_store(1);\n}")],
+        &[Smoke],
+        "it wrote outside `y`, 1 bytes after its end",
+    ),
+    row(
+        "writes one before the start (41)",
+        "rmsnorm",
+        &[("        }\n    }\n}", "        }\n    }\n    y[-1] = ws_store(1);\n}")],
+        &[Smoke],
+        "it wrote outside `y`, 1 bytes before its start",
+    ),
+    row(
+        "reads one past the end and uses it (42)",
+        "rmsnorm",
+        &[("j < cols; j++) { const", "j <= cols; j++) { const")],
+        &[Smoke],
+        "outside their bound",
+    ),
+    row(
+        "memory from the heap taken for zeros (43)",
+        "rmsnorm",
+        &[(
+            "double sum = 0;",
+            "float *first = malloc(1 << 12); double sum = ((volatile float *)first)[700]; free(first);",
+        )],
+        &[Smoke],
+        "outside",
+    ),
+    row(
+        "the stack taken for zeros (43)",
+        "rmsnorm",
+        &[("double sum = 0;", "volatile float junk[600]; double sum = junk[300] + junk[17];")],
+        &[Smoke],
+        "outside",
+    ),
+    row(
+        "scratch taken for zeros (43)",
+        "rmsnorm",
+        &[
+            ("---*/", "[[scratch]]\nname = \"squares\"\ndtype = \"f32\"\nshape = [\"rows\"]\n---*/"),
+            ("T *y, int64_t", "T *y, float *squares, int64_t"),
+            ("double sum = 0;", "double sum = squares[r];"),
+        ],
+        &[Smoke],
+        "outside",
+    ),
+    row(
+        "lost updates (44)",
+        "rmsnorm",
+        &[
+            (
+                "\nvoid rmsnorm",
+                "\ntypedef struct { const T *x; volatile float *sum; int64_t cols; } job;\n\
+            static void add(int64_t begin, int64_t end, void *context) {\n\
+                const job *p = context;\n\
+                for (int64_t j = begin; j < end; j++) *p->sum += ws_load(p->x[j]) * ws_load(p->x[j]);\n\
+            }\n\
+            void rmsnorm",
+            ),
+            (
+                "double sum = 0;",
+                "volatile float sum = 0; job p = {x + r * cols, &sum, cols}; ws_parallel(cols, add, &p);",
+            ),
+            ("for (int64_t j = 0; j < cols; j++) { const float v = ws_load(x[r * cols + j]); sum += v * v; }", ""),
+        ],
+        &[Smoke, Sweep, Stability, Determinism],
+        "",
+    ),
+    row(
+        "offsets of sixteen bits (48)",
+        "rmsnorm",
+        &[("const float v = ws_load(x[r * cols + j]) *", "const float v = ws_load(x[(uint16_t)(r * cols + j)]) *")],
+        &[Sweep],
+        "outside",
+    ),
+    row(
+        "an offset computed in single precision (49)",
+        "rmsnorm",
+        &[(
+            "const float v = ws_load(x[r * cols + j]) *",
+            "const float v = ws_load(x[(int64_t)((float)(r * cols + j) * 1.00002f)]) *",
+        )],
+        &[Smoke, Sweep],
+        "outside",
+    ),
+    row(
+        "the other layout of a head",
+        "flash_attention",
+        &[("step = bshd ? H_kv * D : D", "step = D")],
+        &[Sweep, Edges],
+        "outside",
+    ),
+    row(
+        "a mask aligned to the start",
+        "flash_attention",
+        &[("i + S_kv - S_q + 1", "i + 1")],
+        &[Sweep, Stability, Edges, Timing],
+        "outside",
+    ),
+    row(
+        "a domain that leaves out a required shape",
+        "rmsnorm",
+        &[("dtypes = [", "domain = \"cols % 2 == 0\"\ndtypes = [")],
+        &[Compile],
+        "outside the kernel's domain",
+    ),
+    row("a type that is missing", "rmsnorm", &[("\"bf16\", ", "")], &[Compile], "it does not serve bf16"),
+];
+
+#[test]
+fn wrong_kernels_are_rejected() {
+    judge(ROWS);
+}
