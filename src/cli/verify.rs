@@ -41,7 +41,9 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let archive = Archive::open(&workspace)?;
     let run = match args.run {
         Some(run) => run,
-        None => archive.latest_run()?.context("there is no run here yet whose kernels could be compared; `warpsmith run MODEL_DIR` starts one")?,
+        None => archive.latest_run()?.context(
+            "there is no run here yet whose kernels could be compared; `warpsmith run MODEL_DIR` starts one",
+        )?,
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
     let mut before = std::collections::BTreeMap::new();

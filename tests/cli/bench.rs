@@ -15,7 +15,16 @@ fn with(text: &str, from: &str, to: &str) -> String {
 fn a_correct_kernel_is_judged_with_its_cases_and_its_roofline() {
     let place = Place::without_repository(&kernels::keeps());
     let out = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--seed", "7"]).ok();
-    for part in ["rmsnorm: correct", "smoke", "edges", "0 failed", "% of the roofline (", " bound)", "margin here ", "seed 7, judged in "] {
+    for part in [
+        "rmsnorm: correct",
+        "smoke",
+        "edges",
+        "0 failed",
+        "% of the roofline (",
+        " bound)",
+        "margin here ",
+        "seed 7, judged in ",
+    ] {
         assert!(out.contains(part), "{part} in\n{out}");
     }
     let json = place

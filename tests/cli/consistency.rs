@@ -29,12 +29,15 @@ pub fn check(place: &Place) {
         }
         let kept: Vec<_> = journal.iter().filter(|entry| entry["kept"] == true).collect();
         let tip = place.git(&["rev-parse", &format!("warpsmith/{run}")]);
-        let last = kept.last().map_or(place.git(&["rev-parse", "main"]), |entry| entry["commit"].as_str().unwrap().to_owned());
+        let last =
+            kept.last().map_or(place.git(&["rev-parse", "main"]), |entry| entry["commit"].as_str().unwrap().to_owned());
         assert_eq!(tip.trim(), last.trim());
         let commits = place.git(&["rev-list", "--count", &format!("main..warpsmith/{run}")]);
         assert_eq!(commits.trim(), kept.len().to_string());
-        let tried: Vec<_> =
-            journal.iter().map(|entry| place.git(&["show", &format!("{}:kernels/cpu/rmsnorm.c", entry["commit"].as_str().unwrap())])).collect();
+        let tried: Vec<_> = journal
+            .iter()
+            .map(|entry| place.git(&["show", &format!("{}:kernels/cpu/rmsnorm.c", entry["commit"].as_str().unwrap())]))
+            .collect();
         for (at, text) in tried.iter().enumerate() {
             assert!(!tried[..at].contains(text), "experiment {} was made before", at + 1);
         }

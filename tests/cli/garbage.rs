@@ -51,7 +51,12 @@ fn any_settings_file_is_read_or_refused() {
 
 #[test]
 fn any_operation_is_read_or_refused() {
-    any_text_in("reference/rmsnorm.toml", &kernels::few_cases("rmsnorm", "rows = 3\ncols = 31"), 60, &["ops", "rmsnorm"]);
+    any_text_in(
+        "reference/rmsnorm.toml",
+        &kernels::few_cases("rmsnorm", "rows = 3\ncols = 31"),
+        60,
+        &["ops", "rmsnorm"],
+    );
 }
 
 #[test]
@@ -73,10 +78,16 @@ fn a_hostile_kernel_file_is_a_verdict_or_a_sentence() {
     let front = |more: &str| good.replace("---*/", &format!("{more}\n---*/"));
     for (what, text) in [
         ("a domain that divides by zero", front("").replace("[tune]", "domain = \"cols / (rows - rows)\"\n[tune]")),
-        ("a deep expression", front("").replace("[tune]", &format!("domain = \"{}1{}\"\n[tune]", "(".repeat(5000), ")".repeat(5000)))),
+        (
+            "a deep expression",
+            front("").replace("[tune]", &format!("domain = \"{}1{}\"\n[tune]", "(".repeat(5000), ")".repeat(5000))),
+        ),
         ("a let of itself", front("[let]\nAGAIN = \"AGAIN + 1\"")),
         ("a let that overflows", front("[let]\nBIG = \"9223372036854775807 * PASSES\"")),
-        ("scratch larger than any machine", front("[[scratch]]\nname = \"s\"\ndtype = \"f32\"\nshape = [\"cols * 1000000000000\"]")),
+        (
+            "scratch larger than any machine",
+            front("[[scratch]]\nname = \"s\"\ndtype = \"f32\"\nshape = [\"cols * 1000000000000\"]"),
+        ),
         ("scratch of less than nothing", front("[[scratch]]\nname = \"s\"\ndtype = \"f32\"\nshape = [\"0 - cols\"]")),
         ("an option that is not allowed", front("").replace("[tune]", "options = [\"-fplugin=/tmp/x.so\"]\n[tune]")),
         ("a NUL byte", good.replace("float sum = 0", "float sum = \0 0")),
@@ -86,8 +97,16 @@ fn a_hostile_kernel_file_is_a_verdict_or_a_sentence() {
         ("another function", good.replace("void rmsnorm", "void norm")),
         ("a file of the machine's", good.replace("void rmsnorm", "#include \"/etc/passwd\"\nvoid rmsnorm")),
         ("a constructor", good.replace("void rmsnorm", "__attribute__((constructor)) void now(void) {}\nvoid rmsnorm")),
-        ("a symbol that is not there", good.replace("void rmsnorm", "void nowhere(void);\nvoid rmsnorm").replace("float sum = 0;", "float sum = 0; nowhere();")),
-        ("an endless macro", good.replace("void rmsnorm", "#define A(x) B(x) B(x)\n#define B(x) C(x) C(x)\nvoid rmsnorm").replace("float sum = 0;", "float sum = A(;")),
+        (
+            "a symbol that is not there",
+            good.replace("void rmsnorm", "void nowhere(void);\nvoid rmsnorm")
+                .replace("float sum = 0;", "float sum = 0; nowhere();"),
+        ),
+        (
+            "an endless macro",
+            good.replace("void rmsnorm", "#define A(x) B(x) B(x)\n#define B(x) C(x) C(x)\nvoid rmsnorm")
+                .replace("float sum = 0;", "float sum = A(;"),
+        ),
         ("line ends of another system", good.replace('\n', "\r\n")),
     ] {
         place.write("mine.c", &text);
@@ -124,7 +143,8 @@ fn a_broken_starter_ends_its_target_and_not_the_run() {
 #[test]
 fn a_ledger_with_anything_in_it_keeps_what_is_not_ours() {
     let place = Place::new(&kernels::keeps());
-    let lines = ["my own note", "261120a\tnot\ta row", "\t\t\t", "run\texp", "999999z\t1\tkeep", "\u{1F600}\t\"unclosed"];
+    let lines =
+        ["my own note", "261120a\tnot\ta row", "\t\t\t", "run\texp", "999999z\t1\tkeep", "\u{1F600}\t\"unclosed"];
     place.write("results.tsv", &lines.join("\n"));
     place.begin(&[&RUN[..], &["--per-kernel", "1ms"]].concat());
     let after = place.read("results.tsv");
@@ -134,7 +154,12 @@ fn a_ledger_with_anything_in_it_keeps_what_is_not_ours() {
     // The run goes on, even with bytes that are no text.
     std::fs::write(place.root.join("results.tsv"), [after.as_bytes(), b"\xff\x00\xfe\n"].concat()).unwrap();
     place.warpsmith(&["run", "model", "--resume"]).ok();
-    assert_eq!(place.statuses().iter().filter(|status| *status == "base").count(), 1, "{}", String::from_utf8_lossy(&std::fs::read(place.root.join("results.tsv")).unwrap()));
+    assert_eq!(
+        place.statuses().iter().filter(|status| *status == "base").count(),
+        1,
+        "{}",
+        String::from_utf8_lossy(&std::fs::read(place.root.join("results.tsv")).unwrap())
+    );
 }
 
 #[test]

@@ -19,7 +19,8 @@ const LONGEST: u64 = 3_000;
 fn twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing() {
     let place = Place::new(&kernels::eventful());
     let moments = Stream::new(SEED, "kills");
-    let fresh = ["run", "model", "--only", "rmsnorm", "--max-reverts", "50", "--speedup", "1000", "--roofline", "10000"];
+    let fresh =
+        ["run", "model", "--only", "rmsnorm", "--max-reverts", "50", "--speedup", "1000", "--roofline", "10000"];
     let resume = ["run", "model", "--resume"];
     let mut going_on = false;
     let mut kills = 0;

@@ -29,7 +29,8 @@ fn a_profile_is_a_table_of_what_to_gain_by_what() {
 #[test]
 fn a_profile_as_json_has_everything_the_table_has() {
     let place = &FINISHED.place;
-    let profile = parsed(&place.warpsmith(&["profile", "model", "--json", "--seq", "8", "--batch", "2", "--dtype", "bf16"]).ok());
+    let profile =
+        parsed(&place.warpsmith(&["profile", "model", "--json", "--seq", "8", "--batch", "2", "--dtype", "bf16"]).ok());
     assert_eq!((profile["pass"]["seq"].as_u64(), profile["pass"]["batch"].as_u64()), (Some(8), Some(2)));
     assert_eq!(profile["pass"]["dtype"], "bf16");
     let rows = profile["rows"].as_array().unwrap();
@@ -37,7 +38,8 @@ fn a_profile_as_json_has_everything_the_table_has() {
     let other = profile["other_share"].as_f64().unwrap();
     assert!((shares + other - 1.0).abs() < 0.01, "{shares} + {other}");
     // The most that may stay unexplained is 10 %; where this machine is too busy for that, the profile says so itself.
-    let says_so = profile["notes"].as_array().unwrap().iter().any(|note| note.as_str().unwrap().contains("do not explain"));
+    let says_so =
+        profile["notes"].as_array().unwrap().iter().any(|note| note.as_str().unwrap().contains("do not explain"));
     assert_eq!(other > 0.10, says_so, "{profile}");
     let ranks: Vec<_> = rows.iter().map(|row| row["rank"].as_u64().unwrap()).collect();
     assert_eq!(ranks, (1..=rows.len() as u64).collect::<Vec<_>>());
@@ -111,7 +113,17 @@ fn an_experiment_is_shown_with_its_verdict_its_cases_and_its_kernel() {
 fn the_doctor_says_what_works_here() {
     let place = &FINISHED.place;
     let out = place.warpsmith(&["doctor"]).ok();
-    for part in ["warpsmith  ", "compiler  ", "protection  ", "workspace  ", "cache  ", "device  ", "ceilings  ", "arithmetic  ", "gpu  "] {
+    for part in [
+        "warpsmith  ",
+        "compiler  ",
+        "protection  ",
+        "workspace  ",
+        "cache  ",
+        "device  ",
+        "ceilings  ",
+        "arithmetic  ",
+        "gpu  ",
+    ] {
         assert!(out.lines().any(|line| line.starts_with(part)), "{part} in\n{out}");
     }
     assert!(out.contains(&place.root.display().to_string()), "{out}");
@@ -124,7 +136,15 @@ fn the_operations_are_listed_and_one_is_shown_in_full() {
     let names: Vec<_> = out.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(names, ["flash_attention", "fused_mlp", "matmul", "rmsnorm", "rotary_embedding"]);
     let matmul = nowhere.warpsmith(&["ops", "matmul"]).ok();
-    for part in ["symbols   batch, M, N, K", "input     a[", "output    c[", "2048x2048x2048", "(primary)", "tolerance ", "hostile "] {
+    for part in [
+        "symbols   batch, M, N, K",
+        "input     a[",
+        "output    c[",
+        "2048x2048x2048",
+        "(primary)",
+        "tolerance ",
+        "hostile ",
+    ] {
         assert!(matmul.contains(part), "{part} in\n{matmul}");
     }
     // The workspace's own operations take the place of those inside the program.

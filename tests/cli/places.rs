@@ -84,9 +84,14 @@ fn before_the_first_commit_and_with_changes_a_run_starts_from_what_is_on_disk() 
     let status = place.git(&["status", "--porcelain"]);
     place.begin(&RUN);
     let branch = format!("warpsmith/{}", place.only_run());
-    for (file, text) in [("notes.txt", "Not committed.\n"), ("new.txt", "Not even added.\n"), ("staged.txt", "Added.\n")] {
+    for (file, text) in
+        [("notes.txt", "Not committed.\n"), ("new.txt", "Not even added.\n"), ("staged.txt", "Added.\n")]
+    {
         assert_eq!(place.git(&["show", &format!("{branch}:{file}")]), text);
     }
-    assert_eq!(place.git(&["log", "--format=%s", "-1", &branch]), format!("Start run {} from the workspace as it is\n", &branch[10..]));
+    assert_eq!(
+        place.git(&["log", "--format=%s", "-1", &branch]),
+        format!("Start run {} from the workspace as it is\n", &branch[10..])
+    );
     assert_eq!(place.git(&["status", "--porcelain"]), format!("{status}?? results.tsv\n"));
 }

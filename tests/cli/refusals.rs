@@ -77,7 +77,10 @@ fn a_model_that_is_not_understood_is_refused_by_its_key() {
         (change("\"hidden_size\": 64", "\"hidden_size\": -4"), ["hidden_size", "-4"]),
         (change("\"vocab_size\": 128", "\"vocab_size\": 1e300"), ["vocab_size", "1e"]),
         (change("\"vocab_size\": 128,", ""), ["vocab_size", "number of tokens"]),
-        (change("\"num_hidden_layers\": 1", "\"num_hidden_layers\": 18446744073709551616"), ["num_hidden_layers", "from 1 to 4096"]),
+        (
+            change("\"num_hidden_layers\": 1", "\"num_hidden_layers\": 18446744073709551616"),
+            ["num_hidden_layers", "from 1 to 4096"],
+        ),
         (change("\"num_key_value_heads\": 1", "\"num_key_value_heads\": 3"), ["num_key_value_heads", "divisor"]),
         ("{".to_owned(), ["config.json", "JSON"]),
         (String::new(), ["config.json", "JSON"]),

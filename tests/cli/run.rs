@@ -51,7 +51,8 @@ fn the_branch_reads_as_a_story_and_says_why_to_believe_it() {
         assert!(message.contains(part), "{part} is missing in\n{message}");
     }
     let trailers = place.git(&["log", "-1", "--format=%(trailers:only)", &format!("warpsmith/{run}")]);
-    let names: Vec<_> = trailers.lines().filter_map(|line| line.split(": ").next()).filter(|name| !name.is_empty()).collect();
+    let names: Vec<_> =
+        trailers.lines().filter_map(|line| line.split(": ").next()).filter(|name| !name.is_empty()).collect();
     assert_eq!(names, ["Latency-us", "Speedup-low", "Technique", "Agent", "Experiment"], "{trailers}");
     let changed = place.git(&["diff", "--stat", "main", &format!("warpsmith/{run}")]);
     assert!(changed.contains("kernels/cpu/rmsnorm.c | 2 +-") && changed.lines().count() == 2, "{changed}");
@@ -92,7 +93,14 @@ fn the_last_lines_are_the_summary_and_the_commands_to_look_closer() {
     for op in ["rmsnorm", "fused_mlp", "matmul", "flash_attention", "rotary_embedding"] {
         assert!(summary.lines().any(|line| line.trim().starts_with(op)), "{op} in\n{summary}");
     }
-    for part in ["x what you had (limit 2x)", "all 1 points of its space were tried", "not asked for", "predicted (", "measured ", "outputs agree to "] {
+    for part in [
+        "x what you had (limit 2x)",
+        "all 1 points of its space were tried",
+        "not asked for",
+        "predicted (",
+        "measured ",
+        "outputs agree to ",
+    ] {
         assert!(summary.contains(part), "{part} is missing in\n{summary}");
     }
     let last: Vec<_> = out.trim_end().lines().rev().take(3).collect();
@@ -129,7 +137,9 @@ fn each_way_to_go_wrong_has_its_status_and_the_run_goes_on() {
     let wanted =
         [("base", "timing"), ("crash", "edges"), ("error", "compile"), ("reject", "edges"), ("timeout", "edges")];
     assert_eq!(found, wanted, "{out}");
-    for part in ["SIGSEGV at a null pointer", "not written yet", "it did not return within", "elements are outside their bound"] {
+    for part in
+        ["SIGSEGV at a null pointer", "not written yet", "it did not return within", "elements are outside their bound"]
+    {
         assert!(rows.iter().any(|row| row.description.contains(part)), "{part}\n{out}");
     }
     // Nothing kept: nothing to merge, and nothing compared.

@@ -42,7 +42,6 @@ fn the_run_ends_at_the_hour_asked_for() {
     assert!(out.contains(&format!("ended because it is {minute}")), "{out}");
 }
 
-
 #[test]
 fn a_target_ends_near_its_roofline_and_settings_count_where_nothing_is_said() {
     let place = Place::new(&kernels::keeps());

@@ -24,7 +24,9 @@ void rmsnorm(const T *x, const T *weight, T *y, int64_t rows, int64_t cols, floa
 
 fn rmsnorm(front: &str, head: &str, cheat: &str) -> String {
     let body = BODY.replace("CHEAT", cheat);
-    format!("/*---\nop = \"rmsnorm\"\ndtypes = [\"f16\", \"bf16\", \"f32\"]\narch = [\"native\"]\n{front}---*/\n{head}{body}")
+    format!(
+        "/*---\nop = \"rmsnorm\"\ndtypes = [\"f16\", \"bf16\", \"f32\"]\narch = [\"native\"]\n{front}---*/\n{head}{body}"
+    )
 }
 
 /// Two points, the other one several times as fast: one keep, and the default speedup rule ends the target.

@@ -38,7 +38,10 @@ impl Session {
             return;
         }
         // One that has ended just now cannot be signalled, which is as good.
-        let _ = Command::new("kill").args([&format!("-{name}"), "--", &format!("-{}", self.id())]).stderr(Stdio::null()).status();
+        let _ = Command::new("kill")
+            .args([&format!("-{name}"), "--", &format!("-{}", self.id())])
+            .stderr(Stdio::null())
+            .status();
     }
 
     /// Waits so long for its end: the exit code, or `None` where a signal ended it; `Err` where it still runs.

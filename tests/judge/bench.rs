@@ -66,7 +66,7 @@ pub fn task(op: &str, candidate: &str, incumbent: &str) -> EvaluationTask {
         baseline: None,
         target: target(op),
         seed: 20,
-        precision: Some(Precision { margin: 3.0, rounds: 1 }),
+        precision: Some(Precision { margin: 3.0, spread: 1.0, rounds: 1 }),
         branch_over_best: None,
     }
 }
