@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::backend::cpu::{CompileError, Compiler, Image, Unit};
 use crate::evaluation::{Stage, Verdict};
@@ -25,7 +26,8 @@ pub struct Build {
 }
 
 impl Build {
-    /// Compiles `kernel` for every shape and dtype in `wanted`, each distinct set of constants once, on all cores.
+    /// Compiles `kernel` for every shape and dtype in `wanted`, each distinct set of constants once, on all cores. It ends
+    /// with the first that fails, or when `cancelled` is set.
     ///
     /// # Errors
     /// A verdict where the kernel is at fault, else the machine's failure.
@@ -35,6 +37,7 @@ impl Build {
         kernel: &KernelFile,
         wanted: &BTreeSet<(Shape, Dtype)>,
         facts: &Facts,
+        cancelled: &AtomicBool,
     ) -> Result<Self, Failure> {
         let mut distinct: Vec<Resolution> = Vec::new();
         let mut by_shape = BTreeMap::new();
@@ -59,7 +62,7 @@ impl Build {
             );
             return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
         }
-        let images = compile_all(compiler, op, kernel, &distinct)?;
+        let images = compile_all(compiler, op, kernel, &distinct, cancelled)?;
         Ok(Self { images, by_shape })
     }
 
@@ -114,18 +117,22 @@ fn compile_all(
     op: &Operation,
     kernel: &KernelFile,
     distinct: &[Resolution],
+    cancelled: &AtomicBool,
 ) -> Result<Vec<Image>, Failure> {
     let next = Mutex::new(0..distinct.len());
+    // What makes one compilation run into its limits makes all of them do so.
+    let failed = AtomicBool::new(false);
     let done: Mutex<Vec<(usize, Result<Image, CompileError>)>> = Mutex::new(Vec::new());
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(distinct.len());
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                loop {
+                while !failed.load(Ordering::Relaxed) && !cancelled.load(Ordering::Relaxed) {
                     let taken = next.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
                     let Some(index) = taken else { return };
                     let unit = Unit { op, kernel, resolution: &distinct[index] };
                     let result = compiler.compile(&unit);
+                    failed.fetch_or(result.is_err(), Ordering::Relaxed);
                     done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((index, result));
                 }
             });
@@ -133,5 +140,8 @@ fn compile_all(
     });
     let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     done.sort_by_key(|(index, _)| *index);
+    if cancelled.load(Ordering::Relaxed) {
+        return Err(JudgeError::Cancelled.into());
+    }
     done.into_iter().map(|(_, result)| result.map_err(Failure::from)).collect()
 }

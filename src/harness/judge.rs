@@ -103,7 +103,7 @@ impl Bench<'_> {
 
     /// Compiles a kernel file for `shapes`.
     pub(super) fn build(&self, kernel: &KernelFile, shapes: &BTreeSet<(Shape, Dtype)>) -> Result<Build, Failure> {
-        Build::new(self.compiler, &self.known.op, kernel, shapes, &self.card.facts)
+        Build::new(self.compiler, &self.known.op, kernel, shapes, &self.card.facts, self.watch.cancelled)
     }
 }
 
