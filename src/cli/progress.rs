@@ -101,7 +101,10 @@ impl Watcher for Progress {
             RunEvent::Started { state, .. } => self.take_state(state),
             RunEvent::Ranked { state } => {
                 self.take_state(state);
-                self.plain(&format!("next: {}", ranking(state)));
+                let next = ranking(state);
+                if !next.is_empty() {
+                    self.plain(&format!("next: {next}"));
+                }
             }
             RunEvent::Target { target, state } => {
                 self.take_state(state);

@@ -53,7 +53,7 @@ pub trait Contest {
 /// How many processes and passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sessions {
-    /// Fresh pairs of processes; 0 leaves whole passes out.
+    /// Fresh pairs of processes.
     pub count: usize,
     /// Blocks of two passes a side in each, at least.
     pub least: usize,

@@ -25,7 +25,7 @@ pub use contest::{Block, Comparison, Contest, Sessions, Side, compare, compare_t
 pub use measure::{Effort, Rounds, Timed, rounds};
 pub use output::{OutputCheck, bound, compare_outputs};
 pub use run::{Forward, Recipe};
-pub use task::{CompareTask, MeasureTask, ModelTask, contest, measure};
+pub use task::{CompareTask, Depth, MeasureTask, ModelTask, contest, measure};
 
 /// Why a forward pass could not be prepared or did not finish.
 #[derive(Debug, thiserror::Error)]

@@ -14,8 +14,8 @@ use crate::kernel::KernelFile;
 use crate::model::{Graph, ModelConfig, Pass};
 use crate::op::{OpSource, Operation};
 
-/// How long the parts of a pass are measured where nothing else is asked: it happens once a target.
-const PARTS: Duration = Duration::from_secs(2);
+/// How long each process of a swap measures: it happens once a target.
+const SWAP: Duration = Duration::from_secs(1);
 
 /// A model, a pass through it, and the operations it calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,8 +48,18 @@ pub struct CompareTask {
     pub before: BTreeMap<String, String>,
     /// Kernel files by operation, as the run left them.
     pub after: BTreeMap<String, String>,
-    /// Whether whole passes are compared in fresh processes, or only the parts of a pass.
-    pub whole: bool,
+    /// How much is measured.
+    pub depth: Depth,
+}
+
+/// How much of a comparison is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    /// Whole passes, few of them: what one exchanged kernel does for the model.
+    Swap,
+    /// Parts and whole passes, as a final comparison wants them.
+    Full,
 }
 
 impl ModelTask {
@@ -115,10 +125,12 @@ pub fn contest(
 ) -> Result<Comparison, ForwardError> {
     let graph = task.model.graph()?;
     let mut forward = task.model.prepare(&graph, &[&task.before, &task.after], compiler, card)?;
-    let (sessions, effort) = if task.whole {
-        (Sessions::default(), Effort::default())
-    } else {
-        (Sessions { count: 0, ..Sessions::default() }, Effort { budget: PARTS, ..Effort::default() })
+    let (sessions, effort) = match task.depth {
+        Depth::Full => (Sessions::default(), Effort::default()),
+        Depth::Swap => (
+            Sessions { count: 3, budget: SWAP, ..Sessions::default() },
+            Effort { budget: Duration::ZERO, least: 1, most: 1 },
+        ),
     };
     compare(&mut forward, &graph, &sessions, &effort, task.model.seed, cancelled)
 }

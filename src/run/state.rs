@@ -84,8 +84,8 @@ pub struct TargetState {
     pub fastest_us: Option<f64>,
     /// The incumbent's latest times.
     pub timing: Option<Timing>,
-    /// How much faster all its calls are in their place in the model, measured when the target was left.
-    pub in_place: Option<f64>,
+    /// How much faster the whole pass became by its kernel, on top of the targets before it, measured when it was left.
+    pub whole_gain: Option<f64>,
     /// What the stop rules look at.
     pub progress: TargetProgress,
     /// How finely this machine measures it.
@@ -129,7 +129,7 @@ impl TargetState {
             best_us: None,
             fastest_us: None,
             timing: None,
-            in_place: None,
+            whole_gain: None,
             progress: TargetProgress::default(),
             precision: None,
             kept: 0,
@@ -146,7 +146,7 @@ impl TargetState {
             Verdict::Base | Verdict::Keep { .. } => {
                 self.kept += u32::from(evaluation.verdict != Verdict::Base);
                 self.progress.vs_user = evaluation.vs_user.or(self.progress.vs_user);
-                self.in_place = None;
+                self.whole_gain = None;
                 if let Some(timing) = &evaluation.timing {
                     self.start_us = self.start_us.or(Some(timing.latency_us));
                     self.best_us = Some(timing.latency_us);
@@ -188,19 +188,18 @@ impl RunState {
         self.targets.iter().map(|target| (target.op.clone(), target.vs_user())).collect()
     }
 
-    /// What each operation that is installed does for the model: its speedup in place, or while that is not measured
-    /// the judge's `vs_user`. What does not beat the user's is not installed.
-    #[must_use]
-    pub fn gains(&self) -> BTreeMap<String, f64> {
-        let installed = self.targets.iter().filter(|target| target.vs_user() > 1.0);
-        installed.map(|target| (target.op.clone(), target.in_place.unwrap_or(target.vs_user()))).collect()
-    }
-
-    /// The model's predicted time now and its ratio to the start, by Amdahl's law from the first profile and the gains.
+    /// The model's predicted time now, µs, and its ratio to the start.
+    ///
+    /// Each target that was left has its gain measured on whole passes, on top of the targets before it; what was not
+    /// measured so is predicted by Amdahl's law from the first profile and `vs_user`.
     #[must_use]
     pub fn predicted(&self) -> Option<(f64, f64)> {
         let before = self.before.as_ref()?;
-        let after_us = before.predict(&self.gains());
-        Some((after_us, before.predict(&BTreeMap::new()) / after_us))
+        let measured: f64 = self.targets.iter().filter_map(|target| target.whole_gain).product();
+        let unmeasured = self.targets.iter().filter(|target| target.whole_gain.is_none());
+        let gains = unmeasured.map(|target| (target.op.clone(), target.vs_user())).collect();
+        let start_us = before.predict(&BTreeMap::new());
+        let ratio = measured * start_us / before.predict(&gains);
+        Some((start_us / ratio, ratio))
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Change, Report, choose};
-use crate::forward::{CompareTask, Comparison, ModelTask};
+use super::{Change, Report, Speedup, choose};
+use crate::forward::{CompareTask, Comparison, Depth, ModelTask};
 use crate::model::{Graph, ModelConfig, ModelError, Pass};
 use crate::op::{OpError, OpSource};
 use crate::worker::protocol::Ask;
@@ -56,35 +56,27 @@ pub async fn verify(
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
 ) -> Result<Report, VerifyError> {
-    let asked = ask(worker, question, true, read, cancel).await?;
+    let asked = ask(worker, question, Depth::Full, read, cancel).await?;
     let mut report = Report::new(&asked.graph, &asked.comparison, &asked.installed, &worker.device().name);
     report.predicted = question.predicted.unwrap_or(report.predicted);
     Ok(report)
 }
 
-/// How much faster each installed operation is in its place in the model: all its calls together, before over after.
+/// How much faster the whole pass gets when only what `question.after` changes is exchanged, measured on whole passes.
 ///
-/// In place caches, clocks and neighbours are what they are in the model, so the whole is predicted from these rather
-/// than from kernels timed alone.
+/// In place caches, clocks and neighbours are what they are in the model, so the whole is predicted from such swaps
+/// rather than from kernels timed alone.
 ///
 /// # Errors
 /// [`VerifyError`].
-pub async fn in_place(
+pub async fn swap(
     worker: &mut Client,
     question: &Question<'_>,
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
-) -> Result<BTreeMap<String, f64>, VerifyError> {
-    let Asked { graph, comparison, installed } = ask(worker, question, false, read, cancel).await?;
-    let ratio = |op: &str| {
-        let calls = graph.calls_of(op);
-        comparison.before.sum(&calls) / comparison.after.sum(&calls)
-    };
-    Ok(installed
-        .into_iter()
-        .map(|change| (change.op.clone(), ratio(&change.op)))
-        .filter(|(_, r)| r.is_finite())
-        .collect())
+) -> Result<f64, VerifyError> {
+    let asked = ask(worker, question, Depth::Swap, read, cancel).await?;
+    Ok(Speedup::of(&asked.comparison.sessions).median)
 }
 
 /// A comparison with what is needed to read it.
@@ -97,7 +89,7 @@ struct Asked {
 async fn ask(
     worker: &mut Client,
     question: &Question<'_>,
-    whole: bool,
+    depth: Depth,
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
 ) -> Result<Asked, VerifyError> {
@@ -116,7 +108,7 @@ async fn ask(
         ops.push(OpSource::read(&target.op, read)?);
     }
     let model = ModelTask { config: question.config.clone(), pass: question.pass, ops, seed: question.seed };
-    let task = CompareTask { model, before: question.before.clone(), after, whole };
+    let task = CompareTask { model, before: question.before.clone(), after, depth };
     let comparison = worker.ask(Ask::Compare(Box::new(task)), &mut |_| {}, cancel).await?;
     Ok(Asked { graph, comparison, installed })
 }
