@@ -29,9 +29,10 @@ fn killed_at_each_step(kernel: &str, status: &str, steps: &[&str]) {
     for step in steps {
         let place = begun.copy();
         killed(&place, &["run", "model", "--resume"], step, 2);
-        let out = place.warpsmith(&["run", "model", "--resume"]).ok();
+        // What is in the journal is only finished: then the run may as well end, which saves measuring the model twice.
+        let rules: &[&str] = if *step == "objects" { &[] } else { &["--budget", "1ms"] };
+        let out = place.warpsmith(&[&["run", "model", "--resume"], rules].concat()).ok();
         assert!(out.contains(&format!("branch      warpsmith/{run} (resumed)")), "{step}: {out}");
-        assert!(out.contains("ended because no targets left"), "{step}: {out}");
         assert_eq!(place.statuses(), ["base", status], "{step}: {out}");
         check(&place);
         // What was decided is what was pending, with its seed.
