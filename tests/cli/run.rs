@@ -14,7 +14,7 @@ pub struct Finished {
 
 /// One for all tests that only look.
 pub static FINISHED: LazyLock<Finished> = LazyLock::new(|| {
-    let place = Place::new(&kernels::keeps());
+    let place = Place::shared("finished", &kernels::keeps());
     let before = place.untouched();
     let out = place.warpsmith(&["run", "model", "--only", "rmsnorm,fused_mlp"]).ok();
     let run = place.only_run();
@@ -124,7 +124,7 @@ fn what_was_kept_can_be_merged_and_the_next_run_starts_from_it() {
     assert_eq!(place.git(&["rev-parse", &format!("warpsmith/{next}")]), place.git(&["rev-parse", "main"]));
     // The rows of the earlier run stand where they stood.
     assert_eq!(place.read("results.tsv"), FINISHED.place.read("results.tsv"));
-    assert!(place.read(&format!(".warpsmith/{next}/kernels/cpu/rmsnorm.c")).contains("PASSES = { value = 4,"));
+    assert!(place.read(&format!(".warpsmith/{next}/pending.json")).contains("PASSES = { value = 4,"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::common::{Place, RUN, kernels, outcome};
 
 /// A run that was killed when it had judged its start: resumed with new rules, for each of which it can end.
 static BEGUN: LazyLock<Place> = LazyLock::new(|| {
-    let place = Place::new(&kernels::reverts());
+    let place = Place::shared("begun", &kernels::reverts());
     let mut command = place.command(&RUN);
     command.env("WARPSMITH_FAILPOINT", "done:1");
     assert_eq!(outcome(command).code, None);

@@ -50,7 +50,8 @@ impl Outcome {
 
 /// A folder with a workspace, normally in a repository of a user's.
 pub struct Place {
-    folder: TempDir,
+    /// Removed with it; none where the place is for several tests, which never drop it.
+    folder: Option<TempDir>,
     /// The workspace's root, below the folder where a test wants that.
     pub root: PathBuf,
 }
@@ -60,7 +61,18 @@ impl Place {
     pub fn empty() -> Self {
         let folder = tempfile::Builder::new().prefix("warpsmith-").tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        Self { folder, root }
+        Self { folder: Some(folder), root }
+    }
+
+    /// A user's repository for several tests: it stays until the next time they run.
+    pub fn shared(name: &str, rmsnorm: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let place = Self { folder: None, root: folder.canonicalize().unwrap() };
+        place.fill(rmsnorm);
+        place.commit_all();
+        place
     }
 
     /// The workspace's files with this rmsnorm, and no repository.
