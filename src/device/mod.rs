@@ -40,6 +40,17 @@ pub struct DeviceCard {
     pub ceilings: Ceilings,
 }
 
+impl DeviceCard {
+    /// The device as a call meets it that follows another without a hand-shake, in a batch or within a model's pass:
+    /// starting it is no ceiling there.
+    #[must_use]
+    pub fn back_to_back(&self) -> Self {
+        let mut card = self.clone();
+        card.ceilings.launch_us = 0.0;
+        card
+    }
+}
+
 /// What the device can do, measured once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {

@@ -291,7 +291,7 @@ impl Rig {
 pub(super) fn case_roofline(bench: &Bench<'_>, op: &Operation, case: &Case) -> Result<Roofline, Failure> {
     let number = |value: Result<u64, crate::op::OpError>| value.map(|v| v as f64).map_err(JudgeError::from);
     Ok(roofline(
-        bench.card,
+        &bench.card.back_to_back(),
         number(op.read_bytes(&case.shape, case.dtype))?,
         number(op.write_bytes(&case.shape, case.dtype))?,
         number(op.flops(&case.shape))?,

@@ -54,9 +54,7 @@ pub fn aggregate<E>(
     let times: Vec<f64> = groups.iter().map(|(_, nodes)| rounds.sum(nodes)).collect();
     let parts_us: f64 = times.iter().sum();
     let pass_us = whole_us.max(parts_us).max(f64::MIN_POSITIVE);
-    // A call inside a pass follows the one before without a hand-shake, so starting it is no ceiling here.
-    let mut within = card.clone();
-    within.ceilings.launch_us = 0.0;
+    let within = card.back_to_back();
     let mut rows = Vec::with_capacity(groups.len());
     for ((what, nodes), us) in groups.into_iter().zip(times) {
         let cost = match &what {
