@@ -19,6 +19,13 @@ impl Expr {
         self.int(lookup).map(|value| value != 0)
     }
 
+    /// The value as far as it does not depend on names that `lookup` does not know, or on what fails:
+    /// `unknown > 4 && 0` is 0.
+    #[must_use]
+    pub fn decided(&self, lookup: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
+        decided(&self.node, lookup)
+    }
+
     /// The value in doubles.
     ///
     /// # Errors
@@ -83,6 +90,27 @@ fn int(node: &Node, lookup: &dyn Fn(&str) -> Option<i64>) -> Result<i64, Fault> 
             }
         }
     })
+}
+
+/// Only what chooses among its operands can be decided without all of them.
+fn decided(node: &Node, lookup: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
+    match node {
+        Node::Not(a) => decided(a, lookup).map(|value| i64::from(value == 0)),
+        Node::Choice(c, yes, no) => match decided(c, lookup) {
+            Some(condition) => decided(if condition != 0 { yes } else { no }, lookup),
+            None => decided(yes, lookup).filter(|value| decided(no, lookup) == Some(*value)),
+        },
+        Node::Binary(op @ (Op::And | Op::Or), a, b) => {
+            let deciding = *op == Op::Or;
+            let truth = [a, b].map(|side| decided(side, lookup).map(|value| value != 0));
+            match truth {
+                _ if truth.contains(&Some(deciding)) => Some(i64::from(deciding)),
+                [Some(_), Some(_)] => Some(i64::from(!deciding)),
+                _ => None,
+            }
+        }
+        _ => int(node, lookup).ok(),
+    }
 }
 
 fn divide(a: i64, b: i64, by: fn(i64, i64) -> Option<i64>) -> Result<i64, Fault> {
@@ -183,6 +211,25 @@ mod tests {
         }
         assert!(value(&"(".repeat(10_000)).is_err());
         assert!(value(&"-".repeat(10_000)).is_err());
+    }
+
+    #[test]
+    fn what_the_known_names_decide_is_known() {
+        let decided = |text: &str| {
+            let expr: Expr = text.parse().expect("parses");
+            expr.decided(&|name| (name == "known").then_some(4))
+        };
+        assert_eq!(decided("known == 4"), Some(1));
+        assert_eq!(decided("M > 16 && known == 2"), Some(0));
+        assert_eq!(decided("known == 2 && M > 16"), Some(0));
+        assert_eq!(decided("M > 16 && known == 4"), None);
+        assert_eq!(decided("M > 16 || known == 4"), Some(1));
+        assert_eq!(decided("!(M > 16 || known == 4) && 1"), Some(0));
+        assert_eq!(decided("M > 16 ? known : 4"), Some(4));
+        assert_eq!(decided("M > 16 ? known : 5"), None);
+        assert_eq!(decided("known == 4 ? 7 : M"), Some(7));
+        assert_eq!(decided("0 && 1 / 0"), Some(0));
+        assert_eq!(decided("M == M"), None);
     }
 
     #[test]

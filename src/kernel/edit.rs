@@ -60,8 +60,19 @@ pub fn add_variant(text: &str, when: &str, tune: &BTreeMap<String, i64>) -> Resu
 /// The same kernel with other symbol addresses: the self-test's "different" candidate.
 #[must_use]
 pub fn pad(text: &str, bytes: usize) -> String {
+    if KernelFile::parse(text).is_ok_and(|kernel| kernel.front.is_cuda()) {
+        // A GPU's constants are dropped where nothing reads them; a kernel stays, though nobody starts it.
+        let stores = bytes / STORE_BYTES + 1;
+        return format!(
+            "{text}\nextern \"C\" __global__ void warpsmith_padding(volatile int *to) {{\n\
+             #pragma unroll\n    for (int i = 0; i < {stores}; i++) *to = i;\n}}\n"
+        );
+    }
     format!("{text}\n__attribute__((used)) static const char warpsmith_padding[{}] = {{1}};\n", bytes.max(1))
 }
+
+/// What a store takes in a GPU's code: two instructions of 16 bytes.
+const STORE_BYTES: usize = 32;
 
 fn rewrite(
     text: &str,
@@ -113,6 +124,17 @@ mod tests {
         };
         assert_eq!([block(5), block(15), block(25)], [4, 2, 8]);
         assert!(twice.ends_with("---*/\nint x;\n"));
+    }
+
+    #[test]
+    fn a_file_with_launches_is_edited_and_padded_as_well() {
+        let launch = "[[launch]]\nkernel = \"norm<BLOCK>\"\ngrid = [\"rows\"]\nblock = [\"32\"]\nargs = []\n";
+        let text = TEXT.replace("---*/\n", &format!("{launch}---*/\n"));
+        let changed = add_variant(&text, "cols > 20", &BTreeMap::from([("BLOCK".to_owned(), 8)])).expect("adds");
+        let front = KernelFile::parse(&changed).expect("parses").front;
+        assert_eq!((front.launches.len(), front.variants.len()), (1, 1));
+        assert!(pad(&changed, 100).ends_with("for (int i = 0; i < 4; i++) *to = i;\n}\n"));
+        assert!(pad(TEXT, 100).contains("warpsmith_padding[100]"));
     }
 
     #[test]

@@ -4,11 +4,23 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Launch, TensorMap};
 use crate::expr::{Expr, ExprError};
 use crate::op::Dtype;
 
 /// The longest kernel file that is read, in bytes: no honest kernel comes near it.
 pub const MAX_BYTES: usize = 1 << 20;
+
+/// Where an operation's kernel file for a backend stands, below the workspace.
+#[must_use]
+pub fn kernel_file(op: &str, backend: &str) -> String {
+    let extension = match backend {
+        "cuda" => "cu",
+        "triton" => "py",
+        _ => "c",
+    };
+    format!("kernels/{backend}/{op}.{extension}")
+}
 
 /// A kernel file that parsed: its front matter is consistent with itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,9 +63,15 @@ pub struct FrontMatter {
     /// Other constants for some shapes; the first that holds is taken.
     #[serde(default, rename = "variant")]
     pub variants: Vec<Variant>,
-    /// Scratch buffers, passed after the tensors.
+    /// Scratch buffers, passed after the tensors (CPU), or by name (GPU).
     #[serde(default)]
     pub scratch: Vec<Scratch>,
+    /// Descriptions of tensors for the copy engine (GPU).
+    #[serde(default, rename = "tensormap")]
+    pub tensor_maps: Vec<TensorMap>,
+    /// Kernels to start, in order (GPU).
+    #[serde(default, rename = "launch")]
+    pub launches: Vec<Launch>,
 }
 
 /// A compile-time constant and the values worth trying.
@@ -66,11 +84,11 @@ pub struct Tunable {
     pub choices: Vec<i64>,
 }
 
-/// Constants for the shapes where `when` holds.
+/// Constants for the shapes and devices where `when` holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Condition on the symbols, and `dtype_bytes`.
+    /// Condition on the symbols, `dtype_bytes`, and facts of the device.
     pub when: Expr,
     /// Values that replace the tunables' own.
     pub tune: BTreeMap<String, i64>,
@@ -129,6 +147,14 @@ pub enum KernelError {
         place: String,
         /// What failed.
         source: ExprError,
+    },
+    /// A launch or tensor map that a shape makes impossible.
+    #[error("front matter, {place}: {what}")]
+    Launch {
+        /// Which.
+        place: String,
+        /// What is wrong with it.
+        what: String,
     },
     /// A shape outside the domain.
     #[error("shape {shape} is outside the kernel's domain `{domain}`")]
@@ -211,11 +237,11 @@ impl FrontMatter {
         if let Some(name) = self.scratch.iter().map(|s| &s.name).find(|name| !is_identifier(name)) {
             return fail(format!("scratch `{name}` is not an identifier"));
         }
-        Ok(())
+        self.check_launches()
     }
 }
 
-fn is_identifier(name: &str) -> bool {
+pub(super) fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
@@ -236,6 +262,12 @@ mod tests {
         assert_eq!(kernel.front.op, "rmsnorm");
         assert_eq!(kernel.space_size(), 3);
         assert_eq!(kernel.values()["BLOCK"], 4);
+    }
+
+    #[test]
+    fn each_backend_has_its_own_folder_and_extension() {
+        assert_eq!(kernel_file("rmsnorm", "cpu"), "kernels/cpu/rmsnorm.c");
+        assert_eq!(kernel_file("rmsnorm", "cuda"), "kernels/cuda/rmsnorm.cu");
     }
 
     #[test]

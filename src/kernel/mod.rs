@@ -1,9 +1,24 @@
 //! A kernel file: front matter (TOML in the first comment), then device code.
 
+mod against;
+mod arch;
 mod edit;
 mod file;
+mod launch;
+mod names;
+mod plan;
+#[cfg(test)]
+mod plan_tests;
 mod resolve;
+#[cfg(test)]
+mod samples;
+mod tensor_map;
 
+pub use against::CUDA_FACTS;
+pub use arch::{fits_arch, nvrtc_options, target_arch};
 pub use edit::{add_variant, pad, set_tunables};
-pub use file::{FrontMatter, KernelError, KernelFile, Scratch, ScratchInit, Tunable, Variant};
+pub use file::{FrontMatter, KernelError, KernelFile, Scratch, ScratchInit, Tunable, Variant, kernel_file};
+pub use launch::{Launch, Swizzle, TensorMap};
+pub use plan::{Argument, PlannedLaunch};
 pub use resolve::{Facts, Resolution};
+pub use tensor_map::{MapSource, PlannedMap};

@@ -6,7 +6,8 @@ use super::{FrontMatter, KernelError, KernelFile};
 use crate::expr::Expr;
 use crate::op::{Dtype, Shape};
 
-/// Facts of a device that front matter may use: `CORES`, `L2`, `VECTOR_BYTES` (CPU); `SMS`, `SMEM_MAX`, `CC`, `L2` (GPU).
+/// Facts of a device that front matter may use: `CORES`, `L1`, `L2`, `VECTOR_BYTES` (CPU);
+/// `SMS`, `SMEM_MAX`, `CC`, `L2` (GPU).
 pub type Facts = BTreeMap<String, i64>;
 
 /// A kernel at one shape and dtype: what distinguishes one compilation from another.
