@@ -68,6 +68,11 @@ fn names(op: &Operation) -> Check {
             return Err(format!("the name `{name}` stands twice"));
         }
     }
+    let places =
+        |pass: &Pass| matches!(pass, Pass::Product(p) if p.a_at.is_some() || p.b_at.is_some() || p.out_at.is_some());
+    if op.has_symbol(super::product::MATRIX) && op.passes.iter().any(places) {
+        return Err("a symbol called `z` hides the number of a product's matrix".into());
+    }
     if op.summary.trim().is_empty() {
         return Err("summary is empty".into());
     }
@@ -193,23 +198,26 @@ fn sizes(op: &Operation, shape: &Shape) -> Check {
             }
             Pass::Product(pass) => {
                 let place = format!("product {}", pass.out);
-                let [batch, m, n, k] = [&pass.batch, &pass.m, &pass.n, &pass.k].map(|expr| size(&place, expr));
-                let (batch, m, n, k) = (batch?, m?, n?, k?);
-                op.integer(&place, &pass.trans_b, shape).map_err(|error| error.to_string())?;
-                for (factor, needed) in [(&pass.a, batch * m * k), (&pass.b, batch * k * n)] {
+                let layout = op.product_layout(pass, shape).map_err(|error| error.to_string())?;
+                for (factor, matrices, placed) in
+                    [(&pass.a, &layout.a, pass.a_at.is_some()), (&pass.b, &layout.b, pass.b_at.is_some())]
+                {
                     let Some(&elements) = known.get(factor.as_str()) else {
                         return Err(format!("{place}: `{factor}` is neither an input nor an earlier output"));
                     };
-                    if elements != needed {
+                    let needed = if placed { matrices.end() } else { matrices.elements() };
+                    if needed > elements || (!placed && needed != elements) {
                         return Err(format!("{place}: `{factor}` has {elements} elements, not {needed}, at {shape}"));
                     }
                 }
-                fits_output(op, &pass.out, batch * m * n, shape)?;
-                known.insert(&pass.out, batch * m * n);
+                let elements = layout.out.elements();
+                if layout.out.end() > elements || layout.out.step < layout.n {
+                    return Err(format!("{place}: matrices are placed outside its {elements} elements at {shape}"));
+                }
+                fits_output(op, &pass.out, elements, shape)?;
+                known.insert(&pass.out, elements);
                 let checker = checker(op, &pass.checked_by, &place)?;
-                if size(&place, &checker.items)? != batch * m * n
-                    || size(&place, &checker.out[0].size)? != batch * m * n
-                {
+                if size(&place, &checker.items)? != elements || size(&place, &checker.out[0].size)? != elements {
                     return Err(format!("{place}: checked_by `{}` does not have one item an element", pass.checked_by));
                 }
             }

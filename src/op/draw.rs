@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Distribution, Draw, Dtype, OpError, Operation, RowScale, Shape, Stored, TensorSpec};
+use super::{Distribution, Draw, Dtype, OpError, Operation, RowScale, Shape, Special, Stored, TensorSpec};
 use crate::rng::{SUM4_SIGMA, Stream};
 
 /// Elements a thread takes at a time: large enough to make the hand-over free, small enough to share evenly.
@@ -11,11 +11,38 @@ const CHUNK: usize = 1 << 16;
 /// Values computed before they are written, so that conversion runs in a loop of its own.
 const BLOCK: usize = 1024;
 
-/// Fills `out` with the tensor's values for `seed`: element `i` depends only on the seed, the tensor's
-/// name, `i` and the shape, so any number of threads gives the same bytes. A value is computed in
-/// doubles, rounded to single precision and then to the tensor's type, each to nearest even.
+/// How a tensor's values come about, with every expression resolved: whoever follows it, on a processor or a GPU, gets the
+/// same bits.
 ///
-/// `out` has the tensor's elements times its element size bytes, in the machine's byte order.
+/// Element `i`, in row `i / columns` of the last dimension, depends on nothing else. A value is computed in doubles, each
+/// operation rounded by itself, then rounded to single precision and to the tensor's type, both to nearest even.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DrawPlan {
+    /// Elements of the tensor.
+    pub elements: usize,
+    /// What the elements are.
+    pub stored: Stored,
+    /// Elements in a row, at least 1.
+    pub columns: usize,
+    /// The distribution before scaling.
+    pub dist: Distribution,
+    /// Factor.
+    pub scale: f64,
+    /// Added after scaling.
+    pub shift: f64,
+    /// A factor for each row.
+    pub row_scale: RowScale,
+    /// Elements replaced after all else, in this order.
+    pub specials: Vec<Special>,
+    /// Values, by element.
+    pub values: Stream,
+    /// Row factors, by row.
+    pub rows: Stream,
+    /// Places of specials.
+    pub places: Stream,
+}
+
+/// Fills `out` with the tensor's values for `seed`, as [`DrawPlan`] says, on all cores.
 ///
 /// # Errors
 /// An expression of the draw that fails at this (complete) shape.
@@ -31,25 +58,7 @@ pub fn draw(
     seed: u64,
     out: &mut [u8],
 ) -> Result<(), OpError> {
-    let elements = op.elements(tensor, shape)?;
-    let stored = tensor.dtype.stored(dtype);
-    let bytes = stored.bytes();
-    assert_eq!(out.len(), elements * bytes, "the buffer of `{}` has the tensor's size", tensor.name);
-    let columns = op.dimensions(tensor, shape)?.last().copied().unwrap_or(1).max(1);
-    let value = |key: &str, expr: &Option<crate::expr::Expr>, otherwise: f64| match expr {
-        Some(expr) => op.double(&format!("draw of {}, {key}", tensor.name), expr, shape),
-        None => Ok(otherwise),
-    };
-    let plan = Plan {
-        draw,
-        columns,
-        scale: value("scale", &draw.scale, 1.0)?,
-        shift: value("shift", &draw.shift, 0.0)?,
-        values: Stream::new(seed, &tensor.name),
-        rows: Stream::new(seed, &format!("{}/rows", tensor.name)),
-        places: Stream::new(seed, &format!("{}/places", tensor.name)),
-    };
-    in_chunks(out, CHUNK * bytes, &|index, chunk| plan.fill(index * CHUNK, stored, chunk));
+    DrawPlan::new(op, tensor, shape, dtype, draw, seed)?.fill(out);
     Ok(())
 }
 
@@ -79,19 +88,51 @@ fn in_chunks(out: &mut [u8], size: usize, fill: &(dyn Fn(usize, &mut [u8]) + Syn
     });
 }
 
-struct Plan<'a> {
-    draw: &'a Draw,
-    columns: usize,
-    scale: f64,
-    shift: f64,
-    values: Stream,
-    rows: Stream,
-    places: Stream,
-}
+impl DrawPlan {
+    /// The plan for a tensor at a (complete) shape: its numbers come from the seed and the tensor's name.
+    ///
+    /// # Errors
+    /// An expression of the draw that fails there.
+    pub fn new(
+        op: &Operation,
+        tensor: &TensorSpec,
+        shape: &Shape,
+        dtype: Dtype,
+        draw: &Draw,
+        seed: u64,
+    ) -> Result<Self, OpError> {
+        let value = |key: &str, expr: &Option<crate::expr::Expr>, otherwise: f64| match expr {
+            Some(expr) => op.double(&format!("draw of {}, {key}", tensor.name), expr, shape),
+            None => Ok(otherwise),
+        };
+        Ok(Self {
+            elements: op.elements(tensor, shape)?,
+            stored: tensor.dtype.stored(dtype),
+            columns: op.dimensions(tensor, shape)?.last().copied().unwrap_or(1).max(1),
+            dist: draw.dist,
+            scale: value("scale", &draw.scale, 1.0)?,
+            shift: value("shift", &draw.shift, 0.0)?,
+            row_scale: draw.rows,
+            specials: draw.specials.clone(),
+            values: Stream::new(seed, &tensor.name),
+            rows: Stream::new(seed, &format!("{}/rows", tensor.name)),
+            places: Stream::new(seed, &format!("{}/places", tensor.name)),
+        })
+    }
 
-impl Plan<'_> {
+    /// Writes all values to `out`, in the machine's byte order, on all cores.
+    ///
+    /// # Panics
+    /// Where `out` is not as large as the tensor.
+    pub fn fill(&self, out: &mut [u8]) {
+        let bytes = self.stored.bytes();
+        assert_eq!(out.len(), self.elements * bytes, "the buffer has the tensor's size");
+        in_chunks(out, CHUNK * bytes, &|index, chunk| self.part(index * CHUNK, chunk));
+    }
+
     /// The elements from `begin` on, as many as fit in `chunk`.
-    fn fill(&self, begin: usize, stored: Stored, chunk: &mut [u8]) {
+    fn part(&self, begin: usize, chunk: &mut [u8]) {
+        let stored = self.stored;
         let bytes = stored.bytes();
         let end = begin + chunk.len() / bytes;
         let mut block = [0f32; BLOCK];
@@ -115,7 +156,7 @@ impl Plan<'_> {
         let factor = self.scale * self.row_factor(row);
         let (shift, stream, first) = (self.shift, self.values, range.start as u64);
         let indexed = values.iter_mut().zip(first..);
-        match self.draw.dist {
+        match self.dist {
             Distribution::Normal => {
                 // One multiplication an element instead of a division: this loop is most of a draw's time.
                 let factor = factor / SUM4_SIGMA;
@@ -147,7 +188,7 @@ impl Plan<'_> {
     }
 
     fn row_factor(&self, row: usize) -> f64 {
-        match self.draw.rows {
+        match self.row_scale {
             RowScale::None => 1.0,
             RowScale::Mild => 0.5 + 1.5 * self.rows.uniform(row as u64),
             RowScale::Wide => 2f64.powi(self.rows.below(row as u64, 13) as i32 - 6),
@@ -156,7 +197,7 @@ impl Plan<'_> {
 
     /// Calls `put` with the offset in `range` (all of one row) and the value of each special there.
     fn specials(&self, range: &std::ops::Range<usize>, row: usize, put: &mut dyn FnMut(usize, f64)) {
-        for (number, special) in self.draw.specials.iter().enumerate() {
+        for (number, special) in self.specials.iter().enumerate() {
             if !(row as u64).is_multiple_of(special.every) {
                 continue;
             }
@@ -214,7 +255,7 @@ const fn bf16_bits(value: f32) -> u16 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::{ElementType, Special, samples};
+    use super::super::{ElementType, samples};
     use super::*;
 
     fn floats(bytes: &[u8]) -> Vec<f32> {

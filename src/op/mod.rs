@@ -8,14 +8,16 @@ mod dtype;
 mod error;
 mod load;
 mod measure;
+mod product;
 mod shape;
 mod shrink;
 mod source;
 mod spec;
 
-pub use draw::draw;
+pub use draw::{DrawPlan, draw};
 pub use dtype::{Dtype, ElementType, Stored};
 pub use error::OpError;
+pub use product::{Matrices, ProductLayout};
 pub use shape::{Case, Shape, TargetShape};
 pub use source::OpSource;
 pub use spec::{

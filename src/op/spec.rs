@@ -191,8 +191,12 @@ pub struct ItemsPass {
 
 /// The trusted double-precision product `out[batch,m,n] = a[batch,m,k] * b`; `b` is `[batch,k,n]`, or `[batch,n,k]` where `trans_b` holds.
 ///
+/// Where matrices do not lie one after the other, `*_at` says where matrix `z` begins and `*_step` how far apart its rows are
+/// (in elements; rows as they are stored, so of `b` its columns where `trans_b` holds).
+///
 /// Beside each value it gives the product of the factors' absolute terms: `|x|` for an input, what
-/// `ws_put` was told for an earlier pass's output.
+/// `ws_put` was told for an earlier pass's output. Values that are not finite are computed again by `checked_by`, so that
+/// terms which the header leaves out reach nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProductPass {
@@ -210,10 +214,28 @@ pub struct ProductPass {
     pub k: Expr,
     /// Whether `b` is stored transposed.
     pub trans_b: Expr,
+    /// First element of matrix `z` of `a`.
+    #[serde(default)]
+    pub a_at: Option<Expr>,
+    /// Elements from one row of `a` to the next.
+    #[serde(default)]
+    pub a_step: Option<Expr>,
+    /// The same of `b`.
+    #[serde(default)]
+    pub b_at: Option<Expr>,
+    /// The same of `b`.
+    #[serde(default)]
+    pub b_step: Option<Expr>,
+    /// The same of the product.
+    #[serde(default)]
+    pub out_at: Option<Expr>,
+    /// The same of the product.
+    #[serde(default)]
+    pub out_step: Option<Expr>,
     /// Name of the product.
     pub out: String,
-    /// An items pass computing the same, against which a sample of elements is checked each time
-    /// (its items are elements, row-major). It runs for that sample only, never in full.
+    /// An items pass computing the same, against which a sample of elements is checked each time (its items are the elements
+    /// of `out` as they lie in memory). It runs for that sample, and for what is not finite, never in full.
     pub checked_by: String,
 }
 

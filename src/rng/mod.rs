@@ -18,7 +18,7 @@ pub const fn mix(mut z: u64) -> u64 {
 }
 
 /// One stream of numbers: a tensor, a permutation, a choice.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
     key: u64,
 }
@@ -29,6 +29,12 @@ impl Stream {
     pub fn new(seed: u64, name: &str) -> Self {
         let named = name.bytes().fold(mix(seed), |key, byte| mix(key ^ u64::from(byte)));
         Self { key: named }
+    }
+
+    /// What its numbers are made from: `bits(i)` is `mix(key ^ mix(i))`.
+    #[must_use]
+    pub const fn key(self) -> u64 {
+        self.key
     }
 
     /// 64 random bits for `index`.

@@ -162,7 +162,8 @@ impl World {
 }
 
 fn device() -> DeviceCard {
-    let ceilings = Ceilings { read_gb_s: 10.0, write_gb_s: 10.0, gflops: BTreeMap::new(), launch_us: 1.0 };
+    let ceilings =
+        Ceilings { read_gb_s: 10.0, write_gb_s: 10.0, gflops: BTreeMap::new(), launch_us: 1.0, shown: BTreeMap::new() };
     DeviceCard {
         backend: "cpu".into(),
         name: "made up".into(),
