@@ -1,3 +1,280 @@
 //! Backends: compile, allocate, launch, time.
+//!
+//! [`Backend`] is what the harness and the forward pass know of a kind of device. They decide what is judged and timed;
+//! a backend only does it. Each runs code it does not trust: nothing a kernel can reach decides anything.
 
+mod bounds;
+mod call;
 pub mod cpu;
+pub mod cuda;
+mod fault;
+mod memory;
+mod values;
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use call::{Call, Region, Span, calls_per_sample};
+pub use fault::Fault;
+pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
+
+use crate::device::DeviceCard;
+use crate::evaluation::ErrorStats;
+use crate::kernel::{FrontMatter, KernelFile, Resolution};
+use crate::op::{DrawPlan, Dtype, Operation, Shape, Stored};
+
+/// A kind of device.
+pub trait Backend: Sized {
+    /// Compiled code of a kernel at one resolution; cheap to clone.
+    type Image: Image;
+    /// Memory that kernels can reach.
+    type Arena: Arena;
+    /// Where compiled kernels run.
+    type Host: Host<Arena = Self::Arena>;
+    /// An operation's oracle, compiled.
+    type Oracle;
+
+    /// The device.
+    fn card(&self) -> &DeviceCard;
+
+    /// How large a case of the stages may be; larger shapes shrink by `Operation::shrink_to`.
+    fn case_limits(&self) -> CaseLimits;
+
+    /// Bytes that can still be had for tensors; `None` where nobody knows.
+    fn free_memory(&self) -> Option<u64>;
+
+    /// Whether a kernel file is for this device.
+    ///
+    /// # Errors
+    /// A sentence for the verdict.
+    fn accepts(&self, front: &FrontMatter) -> Result<(), String>;
+
+    /// Compiles `kernel` at each of `resolutions`, in their order, as parallel as the machine allows. Ends with the first that
+    /// fails, or soon after `cancelled` is set.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    fn compile(
+        &self,
+        op: &Operation,
+        kernel: &KernelFile,
+        resolutions: &[Resolution],
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<Self::Image>, BuildError>;
+
+    /// A step of the forward pass that is no operation, compiled.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    fn glue(&self, step: Step, dtype: Dtype) -> Result<Self::Image, BuildError>;
+
+    /// What the user has today for `op` where that is a library rather than the starter (cuBLAS), with its name; it takes
+    /// the calls a kernel takes.
+    fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(Self::Image, &'static str)>;
+
+    /// Memory for `inputs` and `outputs` bytes, each a sum of [`Arena::footprint`]s.
+    ///
+    /// # Errors
+    /// A sentence: it is not to be had.
+    fn arena(&self, inputs: usize, outputs: usize) -> Result<Self::Arena, MemoryError>;
+
+    /// A place for `images` to run, in which nothing is left of an earlier one: a fresh process (CPU), freshly loaded modules
+    /// (GPU). With `dirty`, nothing in it is zero by luck.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    fn host(&self, images: &[&Self::Image], arena: &Self::Arena, dirty: bool) -> Result<Self::Host, StartError>;
+
+    /// Compiles the oracle of `op`.
+    ///
+    /// # Errors
+    /// A sentence: the operation's files or the machine are at fault.
+    fn oracle(&self, op: &Operation) -> Result<Self::Oracle, String>;
+
+    /// Evaluates the oracle on the inputs of `copy` and compares with what was `taken` of that copy's outputs. `seed` chooses
+    /// the elements of trusted products that are checked against plain sums.
+    ///
+    /// # Errors
+    /// A sentence: the machine or the operation's files are at fault.
+    fn compare(
+        &self,
+        oracle: &Self::Oracle,
+        memory: &CaseMemory,
+        arena: &mut Self::Arena,
+        copy: usize,
+        taken: &<Self::Host as Host>::Taken,
+        seed: u64,
+    ) -> Result<ErrorStats, String>;
+
+    /// How many launches a sample should hold when one takes `incumbent_us`, with `copies` rotated sets of buffers.
+    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize;
+
+    /// Whether each host is a process of its own. Where it is not, the confirmation of a gain runs in another worker process.
+    fn hosts_are_processes(&self) -> bool;
+
+    /// What is known of the device's present state that bears on times (clock, power cap, throttling), in a line; it is kept
+    /// with what was measured.
+    fn condition(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether the device is lost to this process (a kernel faulted or hangs): the worker answers and ends, and a new one takes
+    /// its place.
+    fn is_lost(&self) -> bool;
+}
+
+/// How large a case may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaseLimits {
+    /// Multiply-adds.
+    pub macs: u64,
+    /// Multiply-adds beyond which a case that is launched twice is compared with the oracle only once: where asking the
+    /// oracle takes longer than everything else.
+    pub macs_twice: u64,
+    /// Elements of all tensors together.
+    pub elements: u64,
+    /// Bytes of rotated buffers in timing, all shapes together.
+    pub timed_bytes: u64,
+    /// Launches on the same input that must give the same bits; where a launch takes microseconds, enough for a race to show.
+    pub repeats: u32,
+    /// A kernel that does fewer operations a second than this is taken to hang.
+    pub least_flops: u64,
+}
+
+/// Compiled code.
+pub trait Image: Clone + std::fmt::Debug {
+    /// What the compiler remarked: data, cut and without paths of the machine. Resources of each kernel come first where the
+    /// compiler reports them.
+    fn log(&self) -> &str;
+}
+
+/// A step of the forward pass that is no operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// `y[r] = table[tokens[r]]`: pointers tokens, table, y; ints rows, width.
+    Embedding,
+    /// `y = a + b`: pointers a, b, y; ints elements.
+    Add,
+    /// Nothing at all: measures what starting a call costs.
+    Nothing,
+}
+
+impl Step {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Embedding, Self::Add, Self::Nothing];
+}
+
+/// A stretch of memory that holds poison: random bits of which no element is a plausible result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poison {
+    /// Where.
+    pub span: Span,
+    /// What the elements are.
+    pub stored: Stored,
+    /// What the bits are drawn from.
+    pub key: u64,
+}
+
+/// Where poison was overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disturbed {
+    /// Index of the stretch among those asked for: the first that differs.
+    pub index: usize,
+    /// Its first byte that differs.
+    pub first: usize,
+    /// Its last byte that differs.
+    pub last: usize,
+}
+
+/// Device memory in two regions, with red zones around every buffer. Work on it is done when a method that returns something
+/// returns.
+pub trait Arena {
+    /// Bytes that a buffer of `bytes` takes, alignment and red zones included.
+    fn footprint(bytes: usize) -> usize;
+    /// The red zones before and after a placed buffer.
+    fn red_zones(span: &Span) -> [Span; 2];
+    /// Places a buffer.
+    ///
+    /// # Errors
+    /// A full region.
+    fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError>;
+    /// Forgets all buffers.
+    fn reset(&mut self);
+    /// Writes values drawn as `plan` says.
+    fn draw(&mut self, span: &Span, plan: &DrawPlan);
+    /// Writes poison.
+    fn poison(&mut self, stretches: &[Poison]);
+    /// Whether poison still stands; `None` where it does.
+    fn disturbed(&mut self, stretches: &[Poison]) -> Option<Disturbed>;
+    /// Writes zeros.
+    fn zero(&mut self, span: &Span);
+    /// The first byte that is not zero.
+    fn not_zero(&mut self, span: &Span) -> Option<usize>;
+    /// Fills a buffer from the host: `write` gets its bytes.
+    fn fill(&mut self, span: &Span, write: &mut dyn FnMut(&mut [u8]));
+    /// A copy of the bytes.
+    fn read(&mut self, span: &Span) -> Vec<u8>;
+    /// Elements of `size` bytes at these indices, one after the other.
+    fn gather(&mut self, span: &Span, size: usize, indices: &[usize]) -> Vec<u8>;
+    /// Overwrites bytes from `at` on.
+    fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]);
+    /// Which of these inputs (an index) is not as the judge's last write left it. Where kernels cannot write to inputs, none.
+    fn changed_input(&mut self, inputs: &[Span]) -> Option<usize>;
+}
+
+/// Where compiled kernels run.
+pub trait Host {
+    /// The memory it works on.
+    type Arena: Arena;
+    /// A copy's outputs out of the kernel's reach, or what identifies their every bit where a finished kernel has no reach.
+    type Taken: PartialEq;
+
+    /// One launch, timed.
+    ///
+    /// # Errors
+    /// [`Fault`], after which this host is gone.
+    fn launch(&mut self, call: &Call, limit: Duration) -> Result<Duration, Fault>;
+    /// Launches back to back, timed together; what earlier work left in caches is out of them before.
+    ///
+    /// # Errors
+    /// The same.
+    fn run(&mut self, calls: &[Call], limit: Duration) -> Result<Duration, Fault>;
+    /// Whether nothing runs on after a launch.
+    ///
+    /// # Errors
+    /// The same.
+    fn idle_check(&self) -> Result<(), Fault>;
+    /// How much of the device each kernel of `call` occupies, a sentence each, where the backend can tell.
+    fn occupancy(&mut self, _call: &Call) -> Vec<String> {
+        Vec::new()
+    }
+    /// Takes the outputs of `copy` as they are now.
+    fn take(&self, memory: &CaseMemory, arena: &mut Self::Arena, copy: usize) -> Self::Taken;
+}
+
+/// Why there is no image.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// The text is refused or does not compile.
+    #[error("{0}")]
+    Kernel(String),
+    /// The machine has no compiler, or it failed by itself.
+    #[error("{0}")]
+    Machine(String),
+    /// Nobody wants it any more.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why there is no host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The image cannot be loaded, or ended the process while being loaded.
+    #[error("loading the kernel: {0}")]
+    Kernel(String),
+    /// The machine's failure.
+    #[error("{0}")]
+    Machine(String),
+}

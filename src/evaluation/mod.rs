@@ -1,6 +1,9 @@
 //! What is known about a candidate after the judge has seen it: data only.
 
 mod any_float;
+mod errors;
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -182,12 +185,18 @@ pub struct Evaluation {
     pub cases: Vec<CaseResult>,
     /// Times, where it came to that.
     pub timing: Option<Timing>,
-    /// Incumbent's start (what the user has today) over candidate, measured in pairs; only for base and keep.
+    /// What the user has today over candidate, measured in pairs; only for base and keep.
     pub vs_user: Option<f64>,
+    /// The library that `vs_user` is measured against; `None` is the starter.
+    #[serde(default)]
+    pub against: Option<String>,
     /// Seed of inputs, poison and orders.
     pub seed: u64,
     /// Wall time of the whole judging in seconds.
     pub wall_s: f64,
+    /// How much of it went into each stage.
+    #[serde(default)]
+    pub stage_s: BTreeMap<Stage, f64>,
     /// What the compiler said that is worth keeping (warnings, resources).
     #[serde(default)]
     pub build_log: String,
@@ -254,6 +263,9 @@ pub struct Timing {
     pub blocks: u32,
     /// Median speedup of each confirming session.
     pub confirmations: Vec<f64>,
+    /// The device's state afterwards, where it is known: clock, power cap, throttling.
+    #[serde(default)]
+    pub condition: Option<String>,
 }
 
 /// One shape's times.

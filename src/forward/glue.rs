@@ -1,37 +1,14 @@
-//! Code of the forward pass itself, compiled like a kernel.
+//! The steps of a model between its operations, none of them a target.
 
-use crate::backend::cpu::{CompileError, Compiler, Image, prelude};
+use crate::backend::{Backend, BuildError, Step};
 use crate::model::Glue;
 use crate::op::Dtype;
 
-const SOURCE: &str = include_str!("glue.c");
-
-/// What the glue can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    Embedding,
-    Add,
-    /// Measures what starting a call costs.
-    Nothing,
-}
-
-impl Step {
-    /// In the order of [`images`].
-    const ALL: [Self; 3] = [Self::Embedding, Self::Add, Self::Nothing];
-
-    pub(super) const fn of(glue: Glue) -> Self {
-        match glue {
-            Glue::Embedding { .. } => Self::Embedding,
-            Glue::Add { .. } => Self::Add,
-        }
-    }
-
-    const fn call(self) -> &'static str {
-        match self {
-            Self::Embedding => "embedding(p[0], p[1], p[2], i[0], i[1])",
-            Self::Add => "add(p[0], p[1], p[2], i[0])",
-            Self::Nothing => "nothing()",
-        }
+/// The backend's name for it.
+pub(super) const fn step(glue: Glue) -> Step {
+    match glue {
+        Glue::Embedding { .. } => Step::Embedding,
+        Glue::Add { .. } => Step::Add,
     }
 }
 
@@ -43,19 +20,7 @@ pub(super) fn sizes(glue: Glue) -> Vec<i64> {
     }
 }
 
-/// One image for each step. They go the candidates' way, so that they are built with the same flags as kernels are.
-pub(super) fn images(compiler: &Compiler, dtype: Dtype) -> Result<Vec<(Step, Image)>, CompileError> {
-    Step::ALL
-        .into_iter()
-        .map(|step| {
-            let entry = format!(
-                "__attribute__((visibility(\"default\")))\n\
-                 void ws_entry(void *const *p, const int64_t *i, const float *f) {{\n    \
-                 (void)p, (void)i, (void)f;\n    {};\n}}\n",
-                step.call()
-            );
-            let source = format!("{}#line 1 \"glue.c\"\n{SOURCE}\n{entry}", prelude(dtype));
-            Ok((step, compiler.compile_candidate("glue", SOURCE, &source, &[])?))
-        })
-        .collect()
+/// One image for each step.
+pub(super) fn images<B: Backend>(backend: &B, dtype: Dtype) -> Result<Vec<(Step, B::Image)>, BuildError> {
+    Step::ALL.into_iter().map(|step| Ok((step, backend.glue(step, dtype)?))).collect()
 }

@@ -3,7 +3,6 @@
 //! [`Forward::prepare`] compiles, places and draws; a [`Forward`] then runs passes for as many sets of kernels as it
 //! was given. [`rounds`] and [`compare`] decide what to run, behind [`Timed`] and [`Contest`].
 
-mod available;
 mod contest;
 mod glue;
 mod measure;
@@ -16,16 +15,16 @@ mod tests;
 mod units;
 mod weights;
 
-use crate::backend::cpu::{ArenaError, CompileError, Fault, HostError};
+use crate::backend::{BuildError, Fault, MemoryError, StartError};
 use crate::kernel::KernelError;
 use crate::model::ModelError;
 use crate::op::OpError;
-pub use available::available_memory;
 pub use contest::{Block, Comparison, Contest, Sessions, Side, compare, compare_times};
 pub use measure::{Effort, Rounds, Timed, rounds};
 pub use output::{OutputCheck, bound, compare_outputs};
 pub use run::{Forward, Recipe};
 pub use task::{CompareTask, Depth, MeasureTask, ModelTask, contest, measure};
+pub use units::KernelSet;
 
 /// Why a forward pass could not be prepared or did not finish.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +41,7 @@ pub enum ForwardError {
         op: String,
     },
     /// The model calls an operation for which there is no kernel.
-    #[error("{site} needs a kernel for `{op}`: kernels/cpu/{op}.c")]
+    #[error("{site} needs a kernel for `{op}`, and kernels/ has none for this device")]
     NoKernel {
         /// The first site that calls it.
         site: String,
@@ -81,14 +80,14 @@ pub enum ForwardError {
         /// The site, or the forward pass's own code.
         site: String,
         /// What failed.
-        source: Box<CompileError>,
+        source: BuildError,
     },
     /// The memory is not to be had.
     #[error(transparent)]
-    Arena(#[from] ArenaError),
+    Memory(#[from] MemoryError),
     /// The process that runs the kernels did not start.
     #[error(transparent)]
-    Host(#[from] HostError),
+    Start(#[from] StartError),
     /// A call did not end well.
     #[error("{site}: {fault}")]
     Call {
@@ -100,4 +99,14 @@ pub enum ForwardError {
     /// Somebody asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+impl ForwardError {
+    /// What a failed compilation means for the site that needs it.
+    fn build(site: &str, source: BuildError) -> Self {
+        match source {
+            BuildError::Cancelled => Self::Cancelled,
+            source => Self::Compile { site: site.to_owned(), source },
+        }
+    }
 }

@@ -2,13 +2,13 @@
 
 use super::ForwardError;
 use super::units::Unit;
-use crate::backend::cpu::{Arena, Region, Span};
+use crate::backend::{Arena, Backend, Region, Span};
 use crate::kernel::ScratchInit;
 use crate::model::Graph;
 
 /// One arena with everything in it.
-pub(super) struct Memory {
-    pub arena: Arena,
+pub(super) struct Memory<A> {
+    pub arena: A,
     /// For each tensor of the graph.
     pub tensors: Vec<Span>,
     /// For each set of kernels and unit, its scratch buffers.
@@ -18,14 +18,19 @@ pub(super) struct Memory {
 }
 
 /// Places the graph's tensors once and the scratch of each set of units.
-pub(super) fn place(graph: &Graph, sets: &[&[Unit<'_>]]) -> Result<Memory, ForwardError> {
+pub(super) fn place<B: Backend>(
+    backend: &B,
+    graph: &Graph,
+    sets: &[&[Unit<'_, B>]],
+) -> Result<Memory<B::Arena>, ForwardError> {
     let dtype = graph.pass.dtype;
     let slots = graph.slots();
     let constants = || graph.tensors.iter().filter(|t| !t.kind.is_activation()).map(|t| t.bytes(dtype) as usize);
-    let scratch = || sets.iter().flat_map(|units| units.iter()).flat_map(|unit| unit.scratch().map(|(_, bytes)| bytes));
-    let inputs = constants().map(Arena::footprint).sum();
-    let outputs: usize = slots.bytes.iter().map(|bytes| *bytes as usize).chain(scratch()).map(Arena::footprint).sum();
-    let mut arena = Arena::new(inputs, outputs)?;
+    let scratch = || sets.iter().flat_map(|units| units.iter()).flat_map(|unit| unit.scratch()).map(|(_, bytes)| bytes);
+    let inputs = constants().map(B::Arena::footprint).sum();
+    let outputs: usize =
+        slots.bytes.iter().map(|bytes| *bytes as usize).chain(scratch()).map(B::Arena::footprint).sum();
+    let mut arena = backend.arena(inputs, outputs)?;
     let mut transient = Vec::new();
     for bytes in &slots.bytes {
         transient.push(arena.place(Region::Outputs, *bytes as usize)?);
@@ -42,9 +47,9 @@ pub(super) fn place(graph: &Graph, sets: &[&[Unit<'_>]]) -> Result<Memory, Forwa
         let mut of_set = Vec::new();
         for unit in *units {
             let mut spans = Vec::new();
-            for (scratch, bytes) in unit.scratch() {
+            for (init, bytes) in unit.scratch() {
                 let span = arena.place(Region::Outputs, bytes)?;
-                if scratch.init == ScratchInit::Poison {
+                if init == ScratchInit::Poison {
                     transient.push(span);
                 }
                 spans.push(span);

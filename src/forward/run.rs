@@ -1,14 +1,15 @@
 //! A model ready to run, with one or more sets of kernels on the same weights.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::glue::{self, Step};
+use super::glue;
 use super::place::{Memory, place};
-use super::units::{self, KernelCall};
-use super::{Contest, ForwardError, Side, Timed, available_memory, weights};
-use crate::backend::cpu::{Call, Compiler, Fault, Host, Image, Limits, Span};
-use crate::kernel::{Facts, KernelFile, ScratchInit};
+use super::units::{self, KernelSet, Resolved, Unit, UnitCall};
+use super::{Contest, ForwardError, Side, Timed, weights};
+use crate::backend::{Arena, Backend, Call, Fault, Host, Span, Step};
+use crate::kernel::ScratchInit;
 use crate::model::{Graph, Node, Tensor, TensorKind, Work};
 use crate::op::{Dtype, Operation};
 
@@ -22,19 +23,15 @@ pub struct Recipe<'a> {
     pub graph: &'a Graph,
     /// The operations it calls, by name.
     pub ops: &'a BTreeMap<String, Operation>,
-    /// Facts of the device, for front matter.
-    pub facts: &'a Facts,
     /// Seed of weights and tokens.
     pub seed: u64,
-    /// What the processes may have.
-    pub limits: &'a Limits,
 }
 
-/// A model in memory, and for each set of kernels a process that can run it.
-pub struct Forward {
-    memory: Memory,
-    limits: Limits,
-    sets: Vec<Set>,
+/// A model in memory, and for each set of kernels a host that can run it.
+pub struct Forward<'b, B: Backend> {
+    backend: &'b B,
+    memory: Memory<B::Arena>,
+    sets: Vec<Set<B>>,
     nothing: Call,
     sites: Vec<String>,
     output: usize,
@@ -44,62 +41,58 @@ pub struct Forward {
 }
 
 /// One set of kernels.
-struct Set {
-    images: Vec<Image>,
+struct Set<B: Backend> {
+    images: Vec<B::Image>,
     /// Each node's call.
     calls: Vec<Call>,
-    host: Host,
+    host: B::Host,
 }
 
-impl Forward {
-    /// Compiles each set of `kernels` (by operation), lays the model out in memory once, draws its weights and starts a
-    /// process for each set.
+impl<'b, B: Backend> Forward<'b, B> {
+    /// Compiles each set of kernels, lays the model out in memory once, draws its weights and starts a host for each set.
     ///
     /// # Errors
     /// A model too large for the machine, an operation or kernel that is missing or does not fit, and everything that
     /// compiling, allocating and starting can fail with; each names the site in the model.
     pub fn prepare(
+        backend: &'b B,
         recipe: &Recipe<'_>,
-        kernels: &[&BTreeMap<String, KernelFile>],
-        compiler: &Compiler,
+        kernels: &[KernelSet<'_>],
+        cancelled: &AtomicBool,
     ) -> Result<Self, ForwardError> {
-        let &Recipe { graph, ops, facts, seed, limits } = recipe;
-        if let Some(available) = available_memory() {
+        let &Recipe { graph, ops, seed } = recipe;
+        if let Some(available) = backend.free_memory() {
             graph.memory().check(graph, available)?;
         }
-        let mut resolved = Vec::new();
+        let mut resolved: Vec<Resolved<'_, B>> = Vec::new();
         for set in kernels {
-            resolved.push(units::resolve(graph, ops, set, facts)?);
+            resolved.push(units::resolve(backend, graph, ops, *set)?);
         }
-        let glue = glue::images(compiler, graph.pass.dtype).map_err(|source| ForwardError::Compile {
-            site: "the forward pass's own code".to_owned(),
-            source: Box::new(source),
-        })?;
+        let glue = glue::images(backend, graph.pass.dtype)
+            .map_err(|source| ForwardError::build("the forward pass's own code", source))?;
         let mut images = Vec::new();
-        for (units, _) in &resolved {
-            images.push(units::compile(compiler, units)?);
+        for Resolved { units, .. } in &resolved {
+            images.push(units::compile(backend, units, cancelled)?);
         }
-        let unit_sets: Vec<&[units::Unit<'_>]> = resolved.iter().map(|(units, _)| units.as_slice()).collect();
-        let mut memory = place(graph, &unit_sets)?;
+        let unit_sets: Vec<&[Unit<'_, B>]> = resolved.iter().map(|set| set.units.as_slice()).collect();
+        let mut memory = place(backend, graph, &unit_sets)?;
         for (tensor, span) in graph.tensors.iter().zip(&memory.tensors) {
-            if tensor.kind != TensorKind::Activation {
-                weights::fill(tensor, graph.pass.dtype, seed, memory.arena.bytes_mut(span));
-            }
+            weights::draw(&mut memory.arena, span, tensor, graph.pass.dtype, seed);
         }
         let mut sets = Vec::new();
-        for (at, (own, (units, calls))) in images.into_iter().zip(&resolved).enumerate() {
+        for (at, (own, Resolved { units, calls })) in images.into_iter().zip(&resolved).enumerate() {
             let builder = Builder { memory: &memory, set: at, units, first: glue.len(), glue: &glue };
             let nodes = graph.nodes.iter().zip(calls);
             let calls: Option<Vec<Call>> = nodes.map(|(node, call)| builder.node(node, call.as_ref())).collect();
             let calls = calls.expect("`resolve` gives a call to every operation");
-            let images: Vec<Image> = glue.iter().map(|(_, image)| image.clone()).chain(own).collect();
-            let host = start(&images, &memory, limits)?;
+            let images: Vec<B::Image> = glue.iter().map(|(_, image)| image.clone()).chain(own).collect();
+            let host = start(backend, &images, &memory.arena)?;
             sets.push(Set { images, calls, host });
         }
         let nothing = glue_call(index(&glue, Step::Nothing), vec![], vec![]);
         Ok(Self {
+            backend,
             memory,
-            limits: limits.clone(),
             sets,
             nothing,
             sites: graph.nodes.iter().map(|node| node.site.clone()).collect(),
@@ -145,33 +138,31 @@ impl Forward {
     }
 
     /// The logits of the last pass, `[batch, seq, vocab]`.
-    #[must_use]
-    pub fn output(&self) -> Vec<f64> {
+    pub fn output(&mut self) -> Vec<f64> {
         self.values(self.output)
     }
 
     /// The values of a tensor, by its index in the graph: what was drawn, or what stands in an activation's memory,
     /// which others use as well.
-    #[must_use]
-    pub fn values(&self, tensor: usize) -> Vec<f64> {
-        let bytes = self.memory.arena.bytes(&self.memory.tensors[tensor]);
-        if self.tokens.contains(&tensor) { weights::decode_ids(bytes) } else { weights::decode(bytes, self.dtype) }
+    pub fn values(&mut self, tensor: usize) -> Vec<f64> {
+        let bytes = self.memory.arena.read(&self.memory.tensors[tensor]);
+        if self.tokens.contains(&tensor) { weights::decode_ids(&bytes) } else { weights::decode(&bytes, self.dtype) }
     }
 
     /// Fills activations and scratch with NaN, so that nothing of an earlier pass is left.
     pub fn poison(&mut self) {
         for span in &self.memory.transient {
-            self.memory.arena.bytes_mut(span).fill(0xff);
+            self.memory.arena.fill(span, &mut |bytes| bytes.fill(0xff));
         }
     }
 
-    /// Fresh processes for every set; weights stay.
+    /// Fresh hosts for every set; weights stay.
     ///
     /// # Errors
-    /// A process that does not start.
+    /// A host that does not start.
     pub fn restart(&mut self) -> Result<(), ForwardError> {
         for set in &mut self.sets {
-            set.host = start(&set.images, &self.memory, &self.limits)?;
+            set.host = start(self.backend, &set.images, &self.memory.arena)?;
         }
         Ok(())
     }
@@ -181,38 +172,38 @@ const fn is_ids(tensor: &Tensor) -> bool {
     matches!(tensor.kind, TensorKind::Tokens { .. })
 }
 
-fn start(images: &[Image], memory: &Memory, limits: &Limits) -> Result<Host, ForwardError> {
-    let images: Vec<&Image> = images.iter().collect();
-    Ok(Host::start(&images, &memory.arena, limits)?)
+fn start<B: Backend>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
+    let images: Vec<&B::Image> = images.iter().collect();
+    Ok(backend.host(&images, arena, false)?)
 }
 
 /// Where a step's image stands: the glue's come first.
-fn index(glue: &[(Step, Image)], step: Step) -> usize {
+fn index<I>(glue: &[(Step, I)], step: Step) -> usize {
     glue.iter().position(|(known, _)| *known == step).expect("every step has an image")
 }
 
 /// Builds the calls of one set.
-struct Builder<'a> {
-    memory: &'a Memory,
+struct Builder<'a, B: Backend> {
+    memory: &'a Memory<B::Arena>,
     set: usize,
-    units: &'a [units::Unit<'a>],
+    units: &'a [Unit<'a, B>],
     /// Index of the first unit's image.
     first: usize,
-    glue: &'a [(Step, Image)],
+    glue: &'a [(Step, B::Image)],
 }
 
-impl Builder<'_> {
+impl<B: Backend> Builder<'_, B> {
     /// The node's call; none for an operation without a kernel.
-    fn node(&self, node: &Node, call: Option<&KernelCall>) -> Option<Call> {
+    fn node(&self, node: &Node, call: Option<&UnitCall>) -> Option<Call> {
         let span = |tensor: Option<usize>| tensor.map(|tensor| self.memory.tensors[tensor]);
         match (&node.work, call) {
             (Work::Glue(glue), _) => {
                 let pointers = glue.arguments().map(|name| span(node.tensor(name))).to_vec();
-                Some(glue_call(index(self.glue, Step::of(*glue)), pointers, glue::sizes(*glue)))
+                Some(glue_call(index(self.glue, glue::step(*glue)), pointers, glue::sizes(*glue)))
             }
             (Work::Op { .. }, Some(call)) => {
                 let scratch = &self.memory.scratch[self.set][call.unit];
-                let kinds = self.units[call.unit].scratch().map(|(scratch, _)| scratch.init);
+                let kinds = self.units[call.unit].scratch().into_iter().map(|(init, _)| init);
                 let zeroed = kinds.zip(scratch).filter(|(init, _)| *init == ScratchInit::Zero);
                 let zeroed = zeroed.map(|(_, span)| *span).collect();
                 let pointers =
@@ -230,7 +221,7 @@ const fn glue_call(image: usize, pointers: Vec<Option<Span>>, ints: Vec<i64>) ->
     Call { image, pointers, ints, floats: Vec::new(), zeroed: Vec::new() }
 }
 
-impl Timed for Forward {
+impl<B: Backend> Timed for Forward<'_, B> {
     fn whole(&mut self) -> Result<Duration, ForwardError> {
         self.run(0)
     }
@@ -245,7 +236,7 @@ impl Timed for Forward {
 }
 
 /// Set 0 is the model before, set 1 the model after.
-impl Contest for Forward {
+impl<B: Backend> Contest for Forward<'_, B> {
     fn restart(&mut self) -> Result<(), ForwardError> {
         Self::restart(self)
     }

@@ -7,15 +7,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::contest::compare;
-use super::{Comparison, Effort, Forward, ForwardError, Recipe, Rounds, Sessions, rounds};
-use crate::backend::cpu::{Compiler, Limits};
-use crate::device::DeviceCard;
+use super::{Comparison, Effort, Forward, ForwardError, KernelSet, Recipe, Rounds, Sessions, rounds};
+use crate::backend::Backend;
 use crate::kernel::KernelFile;
 use crate::model::{Graph, ModelConfig, Pass};
 use crate::op::{OpSource, Operation};
 
-/// How long each process of a swap measures: it happens once a target.
-const SWAP: Duration = Duration::from_secs(1);
+/// How long each pair of processes measures: it happens once a target.
+const TIMES_SESSION: Duration = Duration::from_secs(1);
 
 /// A model, a pass through it, and the operations it calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,7 +34,7 @@ pub struct ModelTask {
 pub struct MeasureTask {
     /// The model.
     pub model: ModelTask,
-    /// Kernel files by operation.
+    /// Kernel files by operation, as the user has them; where the device has a library for an operation, that is measured.
     pub kernels: BTreeMap<String, String>,
 }
 
@@ -44,9 +43,9 @@ pub struct MeasureTask {
 pub struct CompareTask {
     /// The model.
     pub model: ModelTask,
-    /// Kernel files by operation, as the user has them.
+    /// Kernel files by operation, as the user has them; where the device has a library for an operation, that comes before.
     pub before: BTreeMap<String, String>,
-    /// Kernel files by operation, as the run left them.
+    /// Kernel files by operation that take the place of either.
     pub after: BTreeMap<String, String>,
     /// How much is measured.
     pub depth: Depth,
@@ -56,8 +55,8 @@ pub struct CompareTask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Depth {
-    /// Whole passes, few of them: what one exchanged kernel does for the model.
-    Swap,
+    /// Whole passes, few of them: what the kernels kept so far do for the model.
+    Times,
     /// Parts and whole passes, as a final comparison wants them.
     Full,
 }
@@ -74,20 +73,6 @@ impl ModelTask {
         };
         self.ops.iter().map(read).collect()
     }
-
-    fn prepare(
-        &self,
-        graph: &Graph,
-        sets: &[&BTreeMap<String, String>],
-        compiler: &Compiler,
-        card: &DeviceCard,
-    ) -> Result<Forward, ForwardError> {
-        let ops = self.operations()?;
-        let limits = Limits::default();
-        let sets = sets.iter().map(|texts| parse(texts)).collect::<Result<Vec<_>, _>>()?;
-        let recipe = Recipe { graph, ops: &ops, facts: &card.facts, seed: self.seed, limits: &limits };
-        Forward::prepare(&recipe, &sets.iter().collect::<Vec<_>>(), compiler)
-    }
 }
 
 fn parse(texts: &BTreeMap<String, String>) -> Result<BTreeMap<String, KernelFile>, ForwardError> {
@@ -102,14 +87,11 @@ fn parse(texts: &BTreeMap<String, String>) -> Result<BTreeMap<String, KernelFile
 ///
 /// # Errors
 /// A model that cannot be prepared or run; [`ForwardError::Cancelled`].
-pub fn measure(
-    compiler: &Compiler,
-    card: &DeviceCard,
-    task: &MeasureTask,
-    cancelled: &AtomicBool,
-) -> Result<Rounds, ForwardError> {
-    let graph = task.model.graph()?;
-    let mut forward = task.model.prepare(&graph, &[&task.kernels], compiler, card)?;
+pub fn measure<B: Backend>(backend: &B, task: &MeasureTask, cancelled: &AtomicBool) -> Result<Rounds, ForwardError> {
+    let (graph, ops) = (task.model.graph()?, task.model.operations()?);
+    let kernels = parse(&task.kernels)?;
+    let recipe = Recipe { graph: &graph, ops: &ops, seed: task.model.seed };
+    let mut forward = Forward::prepare(backend, &recipe, &[KernelSet::today(&kernels)], cancelled)?;
     rounds(&mut forward, &Effort::default(), cancelled)
 }
 
@@ -117,18 +99,20 @@ pub fn measure(
 ///
 /// # Errors
 /// As [`measure`].
-pub fn contest(
-    compiler: &Compiler,
-    card: &DeviceCard,
+pub fn contest<B: Backend>(
+    backend: &B,
     task: &CompareTask,
     cancelled: &AtomicBool,
 ) -> Result<Comparison, ForwardError> {
-    let graph = task.model.graph()?;
-    let mut forward = task.model.prepare(&graph, &[&task.before, &task.after], compiler, card)?;
+    let (graph, ops) = (task.model.graph()?, task.model.operations()?);
+    let (today, instead) = (parse(&task.before)?, parse(&task.after)?);
+    let recipe = Recipe { graph: &graph, ops: &ops, seed: task.model.seed };
+    let sets = [KernelSet::today(&today), KernelSet { today: &today, instead: Some(&instead) }];
+    let mut forward = Forward::prepare(backend, &recipe, &sets, cancelled)?;
     let (sessions, effort) = match task.depth {
         Depth::Full => (Sessions::default(), Effort::default()),
-        Depth::Swap => (
-            Sessions { count: 3, budget: SWAP, ..Sessions::default() },
+        Depth::Times => (
+            Sessions { count: 5, budget: TIMES_SESSION, ..Sessions::default() },
             Effort { budget: Duration::ZERO, least: 1, most: 1 },
         ),
     };

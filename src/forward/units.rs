@@ -1,35 +1,62 @@
 //! From a graph's nodes to compiled images: one for each kernel at each set of constants.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use super::ForwardError;
-use crate::backend::cpu::{self, Compiler, Image};
-use crate::kernel::{Facts, KernelFile, Resolution, Scratch};
+use crate::backend::{Backend, BuildError, ScratchBuffer};
+use crate::kernel::{KernelFile, Resolution, ScratchInit};
 use crate::model::{Graph, Node, Work};
 use crate::op::{ElementType, Operation, Shape};
 
-/// A kernel at one set of constants, and what its calls share.
-pub(super) struct Unit<'a> {
+/// Which kernels a model runs on.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelSet<'a> {
+    /// Kernel files by operation that the user has today. An operation for which the backend has a library runs on that.
+    pub today: &'a BTreeMap<String, KernelFile>,
+    /// Kernel files by operation that take the place of both.
+    pub instead: Option<&'a BTreeMap<String, KernelFile>>,
+}
+
+impl<'a> KernelSet<'a> {
+    /// What the user has today.
+    #[must_use]
+    pub const fn today(today: &'a BTreeMap<String, KernelFile>) -> Self {
+        Self { today, instead: None }
+    }
+}
+
+/// What computes an operation at one shape, and what its calls share.
+pub(super) struct Unit<'a, B: Backend> {
     pub op: &'a Operation,
-    pub kernel: &'a KernelFile,
-    pub resolution: Resolution,
+    pub code: Code<'a, B>,
     /// The first site that calls it, for errors.
     pub site: &'a str,
 }
 
-impl Unit<'_> {
-    /// Its scratch buffers with their sizes in bytes.
-    pub fn scratch(&self) -> impl Iterator<Item = (&Scratch, usize)> {
-        let sizes = &self.resolution.scratch_elements;
-        let dtype = self.resolution.dtype;
-        self.kernel.front.scratch.iter().zip(sizes).map(move |(s, n)| (s, n * s.dtype.bytes(dtype)))
+/// What a unit is made of.
+pub(super) enum Code<'a, B: Backend> {
+    /// A kernel at one set of constants.
+    Kernel { kernel: &'a KernelFile, resolution: Resolution },
+    /// A library, at one shape.
+    Library { image: B::Image, shape: &'a Shape },
+}
+
+impl<B: Backend> Unit<'_, B> {
+    /// How its scratch buffers begin, and their sizes in bytes.
+    pub fn scratch(&self) -> Vec<(ScratchInit, usize)> {
+        match &self.code {
+            Code::Library { .. } => Vec::new(),
+            Code::Kernel { kernel, resolution } => ScratchBuffer::of(kernel, resolution)
+                .into_iter()
+                .map(|buffer| (buffer.init, buffer.elements * buffer.dtype.bytes(resolution.dtype)))
+                .collect(),
+        }
     }
 }
 
-/// A node that calls a kernel.
-pub(super) struct KernelCall {
+/// A node that calls a unit.
+pub(super) struct UnitCall {
     /// Index of the unit.
     pub unit: usize,
     /// Tensors of the graph in the operation's order; `None` is absent.
@@ -38,14 +65,20 @@ pub(super) struct KernelCall {
     pub floats: Vec<f32>,
 }
 
-/// The units of a graph served by `kernels`, and for each node its call (`None` is glue).
-pub(super) fn resolve<'a>(
+/// The units of one set of kernels, and for each node its call (`None` is glue).
+pub(super) struct Resolved<'a, B: Backend> {
+    pub units: Vec<Unit<'a, B>>,
+    pub calls: Vec<Option<UnitCall>>,
+}
+
+/// What serves each node of a graph.
+pub(super) fn resolve<'a, B: Backend>(
+    backend: &B,
     graph: &'a Graph,
     ops: &'a BTreeMap<String, Operation>,
-    kernels: &'a BTreeMap<String, KernelFile>,
-    facts: &Facts,
-) -> Result<(Vec<Unit<'a>>, Vec<Option<KernelCall>>), ForwardError> {
-    let mut units: Vec<Unit<'a>> = Vec::new();
+    set: KernelSet<'a>,
+) -> Result<Resolved<'a, B>, ForwardError> {
+    let mut units: Vec<Unit<'a, B>> = Vec::new();
     let mut calls = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let Work::Op { op: name, shape, scalars } = &node.work else {
@@ -54,21 +87,46 @@ pub(super) fn resolve<'a>(
         };
         let site = || node.site.clone();
         let op = ops.get(*name).ok_or_else(|| ForwardError::NoOperation { site: site(), op: (*name).to_owned() })?;
-        let kernel =
-            kernels.get(*name).ok_or_else(|| ForwardError::NoKernel { site: site(), op: (*name).to_owned() })?;
-        let resolution = kernel
-            .resolve(shape, graph.pass.dtype, facts)
-            .map_err(|source| ForwardError::Kernel { site: site(), source: Box::new(source) })?;
-        let unit = match units.iter().position(|unit| unit.op.name == op.name && unit.resolution == resolution) {
+        let instead = set.instead.and_then(|kernels| kernels.get(*name));
+        let known = units.iter().position(
+            |unit| matches!(&unit.code, Code::Library { shape: at, .. } if unit.op.name == op.name && *at == shape),
+        );
+        let unit = match known {
             Some(known) => known,
             None => {
-                units.push(Unit { op, kernel, resolution, site: &node.site });
-                units.len() - 1
+                let library = || backend.library(op, shape, graph.pass.dtype);
+                let code = match instead.is_none().then(library).flatten() {
+                    Some((image, _)) => Code::Library { image, shape },
+                    None => {
+                        let kernel = instead.or_else(|| set.today.get(*name));
+                        let kernel =
+                            kernel.ok_or_else(|| ForwardError::NoKernel { site: site(), op: (*name).to_owned() })?;
+                        let resolution = kernel
+                            .resolve(shape, graph.pass.dtype, &backend.card().facts)
+                            .map_err(|source| ForwardError::Kernel { site: site(), source: Box::new(source) })?;
+                        Code::Kernel { kernel, resolution }
+                    }
+                };
+                place_of(&mut units, Unit { op, code, site: &node.site })
             }
         };
         calls.push(Some(bind(graph, node, op, shape, scalars, unit)?));
     }
-    Ok((units, calls))
+    Ok(Resolved { units, calls })
+}
+
+/// The index of a unit among `units`, where it is added unless its like is there.
+fn place_of<'a, B: Backend>(units: &mut Vec<Unit<'a, B>>, unit: Unit<'a, B>) -> usize {
+    let same = |known: &Unit<'a, B>| match (&known.code, &unit.code) {
+        (Code::Kernel { resolution: a, .. }, Code::Kernel { resolution: b, .. }) => {
+            known.op.name == unit.op.name && a == b
+        }
+        _ => false,
+    };
+    units.iter().position(same).unwrap_or_else(|| {
+        units.push(unit);
+        units.len() - 1
+    })
 }
 
 /// Matches the model's tensors with the operation's, and refuses what does not fit: a kernel must never be handed less
@@ -80,7 +138,7 @@ fn bind(
     shape: &Shape,
     scalars: &BTreeMap<String, f32>,
     unit: usize,
-) -> Result<KernelCall, ForwardError> {
+) -> Result<UnitCall, ForwardError> {
     let failed = |source| ForwardError::Operation { site: node.site.clone(), source: Box::new(source) };
     let differs = |what: String| ForwardError::Signature { site: node.site.clone(), op: op.name.clone(), what };
     let complete = op.complete(shape).map_err(failed)?;
@@ -106,29 +164,38 @@ fn bind(
         let known = op.scalars.iter().position(|scalar| scalar.name == *name);
         floats[known.ok_or_else(|| differs(format!("the operation has no scalar `{name}`")))?] = *value;
     }
-    Ok(KernelCall { unit, tensors, ints: op.ints(&complete).map_err(failed)?, floats })
+    Ok(UnitCall { unit, tensors, ints: op.ints(&complete).map_err(failed)?, floats })
 }
 
-/// Compiles the units, several at a time; compilers wait for files as much as they compute.
-pub(super) fn compile(compiler: &Compiler, units: &[Unit<'_>]) -> Result<Vec<Image>, ForwardError> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(unit) = units.get(at) else { return };
-            let image = compiler
-                .compile(&cpu::Unit { op: unit.op, kernel: unit.kernel, resolution: &unit.resolution })
-                .map_err(|source| ForwardError::Compile { site: unit.site.to_owned(), source: Box::new(source) });
-            done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, image));
+/// An image for each unit, in order; each operation's kernels are compiled together.
+pub(super) fn compile<B: Backend>(
+    backend: &B,
+    units: &[Unit<'_, B>],
+    cancelled: &AtomicBool,
+) -> Result<Vec<B::Image>, ForwardError> {
+    let mut images: Vec<Option<B::Image>> = units.iter().map(|_| None).collect();
+    for (first, unit) in units.iter().enumerate() {
+        let Code::Kernel { kernel, .. } = &unit.code else { continue };
+        if images[first].is_some() {
+            continue;
         }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(units.len());
-    std::thread::scope(|scope| {
-        (1..threads).for_each(|_| drop(scope.spawn(work)));
-        work();
+        let of_op = units.iter().enumerate().filter_map(|(at, other)| match &other.code {
+            Code::Kernel { resolution, .. } if other.op.name == unit.op.name => Some((at, resolution.clone())),
+            _ => None,
+        });
+        let (places, resolutions): (Vec<usize>, Vec<Resolution>) = of_op.unzip();
+        let made = backend
+            .compile(unit.op, kernel, &resolutions, cancelled)
+            .map_err(|source| ForwardError::build(unit.site, source))?;
+        for (at, image) in places.into_iter().zip(made) {
+            images[at] = Some(image);
+        }
+    }
+    let all = units.iter().zip(images).map(|(unit, image)| match &unit.code {
+        Code::Library { image, .. } => Ok(image.clone()),
+        Code::Kernel { .. } => image.ok_or_else(|| {
+            ForwardError::build(unit.site, BuildError::Machine("the compiler gave no image".to_owned()))
+        }),
     });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, image)| image).collect()
+    all.collect()
 }

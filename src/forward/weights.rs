@@ -1,86 +1,77 @@
 //! Drawing a model's weights, tables and inputs: the same for every kernel, from one seed.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use crate::backend::{Arena, Span};
 use crate::model::{Tensor, TensorKind};
-use crate::op::Dtype;
-use crate::rng::{SUM4_SIGMA, Stream};
+use crate::op::{Distribution, DrawPlan, Dtype, ElementType, RowScale, Stored};
+use crate::rng::Stream;
 
-/// Elements a thread takes at a time.
-const GRAIN: usize = 1 << 16;
-/// Elements computed before they are converted, so that each is a loop that vectorises.
-const BLOCK: usize = 1024;
 /// How far the weights of a norm lie from 1.
 const NORM_SPREAD: f64 = 0.1;
 
-/// Fills `out` with the values of `tensor`, element `i` from the seed, the tensor's name and `i` alone.
-pub(super) fn fill(tensor: &Tensor, dtype: Dtype, seed: u64, out: &mut [u8]) {
-    let values = Stream::new(seed, &tensor.name);
-    if let TensorKind::Tokens { vocab } = tensor.kind {
-        return in_parts(out, 8 * GRAIN, &|part, bytes| {
-            for (slot, i) in bytes.chunks_exact_mut(8).zip((part * GRAIN) as u64..) {
-                slot.copy_from_slice(&values.below(i, vocab).to_ne_bytes());
-            }
-        });
-    }
-    let half = tensor.dims.last().map_or(1, |half| (*half).max(1));
-    let size = dtype.bytes();
-    in_parts(out, GRAIN * size, &|part, bytes| {
-        let mut block = [0f32; BLOCK];
-        for (at, bytes) in bytes.chunks_mut(BLOCK * size).enumerate() {
-            let block = &mut block[..bytes.len() / size];
-            let first = (part * GRAIN + at * BLOCK) as u64;
-            compute(tensor.kind, half, values, first, block);
-            store(dtype, block, bytes);
-        }
-    });
-}
-
-/// The elements from `first` on; `half` is the number of frequencies in a row of a rotary table.
-fn compute(kind: TensorKind, half: u64, values: Stream, first: u64, block: &mut [f32]) {
-    let indexed = block.iter_mut().zip(first..);
-    // Computed as in Su et al. 2021: position × theta^(-2j / dim), where dim = 2 half.
-    let angle = |theta: f64, i: u64| (i / half) as f64 * theta.powf(-((i % half) as f64) / half as f64);
-    let normal = |i: u64, sigma: f64| f64::from(values.sum4(i)) * sigma;
-    match kind {
+/// Fills a tensor's span with its values, element `i` from the seed, the tensor's name and `i` alone. What a node writes is
+/// left as it is.
+pub(super) fn draw<A: Arena>(arena: &mut A, span: &Span, tensor: &Tensor, dtype: Dtype, seed: u64) {
+    match tensor.kind {
         TensorKind::Weight { sigma } => {
-            let sigma = sigma / SUM4_SIGMA;
-            indexed.for_each(|(v, i)| *v = normal(i, sigma) as f32);
+            arena.draw(span, &plan(tensor, dtype, seed, (Distribution::Normal, sigma, 0.0)))
         }
         TensorKind::NormWeight => {
-            indexed.for_each(|(v, i)| *v = (1.0 + normal(i, NORM_SPREAD / SUM4_SIGMA)) as f32);
+            arena.draw(span, &plan(tensor, dtype, seed, (Distribution::Normal, NORM_SPREAD, 1.0)));
         }
-        TensorKind::RotaryCos { theta } => indexed.for_each(|(v, i)| *v = angle(theta, i).cos() as f32),
-        TensorKind::RotarySin { theta } => indexed.for_each(|(v, i)| *v = angle(theta, i).sin() as f32),
-        TensorKind::Tokens { .. } | TensorKind::Activation => block.fill(0.0),
+        TensorKind::Tokens { vocab } => {
+            let ids = plan(tensor, dtype, seed, (Distribution::Index, vocab as f64, 0.0));
+            arena.draw(span, &DrawPlan { stored: Stored::I64, ..ids });
+        }
+        TensorKind::RotaryCos { theta } => rotary(arena, span, tensor, dtype, &|j| angle(tensor, theta, j).cos()),
+        TensorKind::RotarySin { theta } => rotary(arena, span, tensor, dtype, &|j| angle(tensor, theta, j).sin()),
+        TensorKind::Activation => {}
     }
 }
 
-fn store(dtype: Dtype, block: &[f32], bytes: &mut [u8]) {
-    match dtype {
-        Dtype::F32 => {
-            for (slot, v) in bytes.chunks_exact_mut(4).zip(block) {
-                slot.copy_from_slice(&v.to_ne_bytes());
-            }
-        }
-        Dtype::F16 => {
-            let mut halves = [f16::ZERO; BLOCK];
-            let halves = &mut halves[..block.len()];
-            halves.convert_from_f32_slice(block);
-            for (slot, v) in bytes.chunks_exact_mut(2).zip(halves) {
-                slot.copy_from_slice(&v.to_ne_bytes());
-            }
-        }
-        Dtype::Bf16 => {
-            for (slot, v) in bytes.chunks_exact_mut(2).zip(block) {
-                slot.copy_from_slice(&bf16::from_f32(*v).to_ne_bytes());
-            }
-        }
+fn plan(tensor: &Tensor, dtype: Dtype, seed: u64, (dist, scale, shift): (Distribution, f64, f64)) -> DrawPlan {
+    let values = Stream::new(seed, &tensor.name);
+    DrawPlan {
+        elements: tensor.elements() as usize,
+        stored: ElementType::Case.stored(dtype),
+        columns: columns(tensor),
+        dist,
+        scale,
+        shift,
+        row_scale: RowScale::None,
+        specials: Vec::new(),
+        values,
+        rows: values,
+        places: values,
     }
+}
+
+/// Elements in a row.
+fn columns(tensor: &Tensor) -> usize {
+    tensor.dims.last().map_or(1, |columns| (*columns).max(1) as usize)
+}
+
+/// Element `i` of a rotary table before its cosine or sine: position × theta^(-2j / dim), where dim is twice a row
+/// (Su et al. 2021).
+fn angle(tensor: &Tensor, theta: f64, i: usize) -> f64 {
+    let half = columns(tensor);
+    (i / half) as f64 * theta.powf(-((i % half) as f64) / half as f64)
+}
+
+/// Tables are small, and their powers and angles are not the same to the last bit everywhere.
+fn rotary<A: Arena>(arena: &mut A, span: &Span, tensor: &Tensor, dtype: Dtype, value: &dyn Fn(usize) -> f64) {
+    let elements = tensor.elements() as usize;
+    arena.fill(span, &mut |bytes| {
+        for (slot, i) in bytes.chunks_exact_mut(dtype.bytes()).zip(0..elements) {
+            let value = value(i) as f32;
+            match dtype {
+                Dtype::F32 => slot.copy_from_slice(&value.to_ne_bytes()),
+                Dtype::F16 => slot.copy_from_slice(&f16::from_f32(value).to_ne_bytes()),
+                Dtype::Bf16 => slot.copy_from_slice(&bf16::from_f32(value).to_ne_bytes()),
+            }
+        }
+    });
 }
 
 /// All elements as doubles.
@@ -98,34 +89,23 @@ pub(super) fn decode_ids(bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(8).map(id).collect()
 }
 
-/// Hands parts of `size` bytes with their numbers to `body`, over all cores.
-fn in_parts(out: &mut [u8], size: usize, body: &(dyn Fn(usize, &mut [u8]) + Sync)) {
-    let parts: Vec<Mutex<&mut [u8]>> = out.chunks_mut(size).map(Mutex::new).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(part) = parts.get(at) else { return };
-            // Each part is taken once, so nobody else can have poisoned its lock.
-            body(at, &mut part.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(parts.len());
-    std::thread::scope(|scope| {
-        (1..threads).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
-}
-
 #[cfg(test)]
 mod tests {
+    use crate::backend::{Region, cpu};
+
     use super::*;
+
+    fn drawn(tensor: &Tensor, dtype: Dtype, seed: u64) -> Vec<u8> {
+        let bytes = tensor.bytes(dtype) as usize;
+        let mut arena = cpu::Arena::new(cpu::Arena::footprint(bytes), 0).expect("memory");
+        let span = arena.place(Region::Inputs, bytes).expect("it fits");
+        draw(&mut arena, &span, tensor, dtype, seed);
+        arena.read(&span)
+    }
 
     fn values(kind: TensorKind, dims: Vec<u64>, dtype: Dtype, seed: u64) -> Vec<f64> {
         let tensor = Tensor { name: "w".into(), dims, kind };
-        let mut bytes = vec![0xaa; tensor.bytes(dtype) as usize];
-        fill(&tensor, dtype, seed, &mut bytes);
-        decode(&bytes, dtype)
+        decode(&drawn(&tensor, dtype, seed), dtype)
     }
 
     #[test]
@@ -141,10 +121,10 @@ mod tests {
     }
 
     #[test]
-    fn an_element_does_not_depend_on_the_part_it_is_drawn_in() {
-        let long = values(TensorKind::Weight { sigma: 1.0 }, vec![3 * GRAIN as u64 + 17], Dtype::F32, 5);
+    fn an_element_depends_on_its_index_alone() {
+        let long = values(TensorKind::Weight { sigma: 1.0 }, vec![200_017], Dtype::F32, 5);
         let stream = Stream::new(5, "w");
-        for i in [0, BLOCK - 1, BLOCK, GRAIN - 1, GRAIN, 3 * GRAIN + 16] {
+        for i in [0, 1023, 1024, 65_535, 65_536, 200_016] {
             assert!((long[i] - stream.normal(i as u64)).abs() < 1e-6, "{i}");
         }
     }
@@ -172,10 +152,8 @@ mod tests {
     #[test]
     fn tokens_are_of_the_vocabulary() {
         let tensor = Tensor { name: "tokens".into(), dims: vec![2, 5000], kind: TensorKind::Tokens { vocab: 7 } };
-        let mut bytes = vec![0xff; tensor.bytes(Dtype::F16) as usize];
-        fill(&tensor, Dtype::F16, 3, &mut bytes);
         let mut seen = [0; 7];
-        for id in decode_ids(&bytes) {
+        for id in decode_ids(&drawn(&tensor, Dtype::F16, 3)) {
             seen[id as usize] += 1;
         }
         assert!(seen.iter().all(|count| *count > 1000), "{seen:?}");

@@ -1,12 +1,11 @@
 //! One compilation for each set of constants that the cases need.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use crate::backend::cpu::{CompileError, Compiler, Image, Unit};
+use crate::backend::{Backend, BuildError, Image, ScratchBuffer};
 use crate::evaluation::{Stage, Verdict};
-use crate::kernel::{Facts, KernelError, KernelFile, Resolution};
+use crate::kernel::{KernelError, KernelFile, Resolution};
 use crate::op::{Dtype, Operation, Shape};
 
 use super::Failure;
@@ -19,41 +18,43 @@ pub const MAX_IMAGES: usize = 128;
 /// Bytes of scratch for one shape, all buffers together, at the most: it is poisoned before every launch.
 const MAX_SCRATCH: usize = 1 << 29;
 
-/// A kernel file compiled for all cases of an evaluation.
-pub struct Build {
-    images: Vec<Image>,
-    by_shape: BTreeMap<(Shape, Dtype), (usize, Resolution)>,
+/// What computes an operation at some shapes: a kernel file compiled for them, or a library.
+pub struct Build<B: Backend> {
+    kernel: Option<KernelFile>,
+    images: Vec<B::Image>,
+    /// For each shape its image and the scratch it wants.
+    by_shape: BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>,
 }
 
-impl Build {
-    /// Compiles `kernel` for every shape and dtype in `wanted`, each distinct set of constants once, on all cores. It ends
-    /// with the first that fails, or when `cancelled` is set.
+impl<B: Backend> Build<B> {
+    /// Compiles `kernel` for every shape and dtype in `wanted`, each distinct set of constants once. It ends with the first
+    /// that fails, or when `cancelled` is set.
     ///
     /// # Errors
     /// A verdict where the kernel is at fault, else the machine's failure.
     pub fn new(
-        compiler: &Compiler,
+        backend: &B,
         op: &Operation,
-        kernel: &KernelFile,
+        kernel: KernelFile,
         wanted: &BTreeSet<(Shape, Dtype)>,
-        facts: &Facts,
         cancelled: &AtomicBool,
     ) -> Result<Self, Failure> {
         let mut distinct: Vec<Resolution> = Vec::new();
         let mut by_shape = BTreeMap::new();
         for (shape, dtype) in wanted {
-            let resolution = kernel.resolve(shape, *dtype, facts).map_err(refuse)?;
-            if scratch_bytes(kernel, &resolution).is_none_or(|bytes| bytes > MAX_SCRATCH) {
+            let resolution = kernel.resolve(shape, *dtype, &backend.card().facts).map_err(refuse)?;
+            if scratch_bytes(&kernel, &resolution).is_none_or(|bytes| bytes > MAX_SCRATCH) {
                 let why = format!("at {shape} {dtype} its scratch is larger than {} MiB", MAX_SCRATCH >> 20);
                 return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
             }
+            let scratch = ScratchBuffer::of(&kernel, &resolution);
             // Scratch sizes differ by shape without changing the code.
-            let code = Resolution { scratch_elements: Vec::new(), ..resolution.clone() };
+            let code = Resolution { scratch_elements: Vec::new(), ..resolution };
             let index = distinct.iter().position(|known| *known == code).unwrap_or_else(|| {
                 distinct.push(code);
                 distinct.len() - 1
             });
-            by_shape.insert((shape.clone(), *dtype), (index, resolution));
+            by_shape.insert((shape.clone(), *dtype), (index, scratch));
         }
         if distinct.len() > MAX_IMAGES {
             let why = format!(
@@ -62,24 +63,49 @@ impl Build {
             );
             return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
         }
-        let images = compile_all(compiler, op, kernel, &distinct, cancelled)?;
-        Ok(Self { images, by_shape })
+        let images = backend.compile(op, &kernel, &distinct, cancelled)?;
+        Ok(Self { kernel: Some(kernel), images, by_shape })
+    }
+
+    /// What the user has today for these shapes where that is a library, with its name.
+    pub fn library(backend: &B, op: &Operation, wanted: &BTreeSet<(Shape, Dtype)>) -> Option<(Self, &'static str)> {
+        let mut build = Self { kernel: None, images: Vec::new(), by_shape: BTreeMap::new() };
+        let mut named = None;
+        for (shape, dtype) in wanted {
+            let (image, name) = backend.library(op, shape, *dtype)?;
+            build.by_shape.insert((shape.clone(), *dtype), (build.images.len(), Vec::new()));
+            build.images.push(image);
+            named = Some(name);
+        }
+        named.map(|name| (build, name))
+    }
+
+    /// The kernel file; a library has none.
+    #[must_use]
+    pub const fn kernel(&self) -> Option<&KernelFile> {
+        self.kernel.as_ref()
+    }
+
+    /// Whether its sums may be taken in an order that differs between runs.
+    #[must_use]
+    pub fn order_free(&self) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.front.order_free)
     }
 
     /// All images, in the order that [`Build::image`] counts.
     #[must_use]
-    pub fn images(&self) -> Vec<&Image> {
+    pub fn images(&self) -> Vec<&B::Image> {
         self.images.iter().collect()
     }
 
-    /// The image for a shape and dtype, and the constants it was made with.
+    /// The image for a shape and dtype, and the scratch it wants.
     ///
     /// # Errors
     /// A shape that was not asked for in [`Build::new`]: the harness's own mistake.
-    pub fn image(&self, shape: &Shape, dtype: Dtype) -> Result<(usize, &Resolution), JudgeError> {
+    pub fn image(&self, shape: &Shape, dtype: Dtype) -> Result<(usize, &[ScratchBuffer]), JudgeError> {
         self.by_shape
             .get(&(shape.clone(), dtype))
-            .map(|(index, resolution)| (*index, resolution))
+            .map(|(index, scratch)| (*index, scratch.as_slice()))
             .ok_or_else(|| JudgeError::machine("build", format!("no image for {shape} {dtype}")))
     }
 
@@ -87,7 +113,7 @@ impl Build {
     #[must_use]
     pub fn log(&self) -> String {
         let mut lines: Vec<&str> = Vec::new();
-        for line in self.images.iter().flat_map(|image| image.log.lines()) {
+        for line in self.images.iter().flat_map(|image| image.log().lines()) {
             if !lines.contains(&line) {
                 lines.push(line);
             }
@@ -112,36 +138,12 @@ fn refuse(error: KernelError) -> Failure {
     })
 }
 
-fn compile_all(
-    compiler: &Compiler,
-    op: &Operation,
-    kernel: &KernelFile,
-    distinct: &[Resolution],
-    cancelled: &AtomicBool,
-) -> Result<Vec<Image>, Failure> {
-    let next = Mutex::new(0..distinct.len());
-    // What makes one compilation run into its limits makes all of them do so.
-    let failed = AtomicBool::new(false);
-    let done: Mutex<Vec<(usize, Result<Image, CompileError>)>> = Mutex::new(Vec::new());
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(distinct.len());
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while !failed.load(Ordering::Relaxed) && !cancelled.load(Ordering::Relaxed) {
-                    let taken = next.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-                    let Some(index) = taken else { return };
-                    let unit = Unit { op, kernel, resolution: &distinct[index] };
-                    let result = compiler.compile(&unit);
-                    failed.fetch_or(result.is_err(), Ordering::Relaxed);
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((index, result));
-                }
-            });
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Kernel(why) => Self::Verdict(Verdict::Error { stage: Stage::Compile, why }),
+            BuildError::Machine(what) => JudgeError::machine("compiler", what).into(),
+            BuildError::Cancelled => JudgeError::Cancelled.into(),
         }
-    });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_by_key(|(index, _)| *index);
-    if cancelled.load(Ordering::Relaxed) {
-        return Err(JudgeError::Cancelled.into());
     }
-    done.into_iter().map(|(_, result)| result.map_err(Failure::from)).collect()
 }

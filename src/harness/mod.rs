@@ -1,11 +1,14 @@
 //! The judge: five stages of correctness, paired timing, and the decision.
 
+mod bench;
 mod build;
 mod cases;
 mod check;
 mod decision;
 mod determinism;
 mod duel;
+mod elsewhere;
+mod fresh;
 mod judge;
 mod screen;
 mod self_test;
@@ -13,17 +16,21 @@ mod session;
 mod simplicity;
 #[cfg(test)]
 mod simulation;
+mod spread;
 mod task;
 mod timing;
 
+pub use bench::Watch;
 pub use build::MAX_IMAGES;
-pub use cases::{MAX_ELEMENTS, MAX_MACS, PlannedCase, plan};
-pub use judge::{Judge, Watch};
+pub use cases::{PlannedCase, plan};
+pub use elsewhere::{Elsewhere, SessionAnswer, SessionTask};
+pub use judge::Judge;
 pub use screen::Screened;
 pub use self_test::SelfTest;
+pub use session::{Block, Session};
 pub use task::{EvaluationTask, JudgeError, Precision, Progress, ScreenTask};
 
-use crate::backend::cpu::{CompileError, Fault};
+use crate::backend::Fault;
 use crate::evaluation::{Stage, Verdict};
 
 /// Why an evaluation ends early: the candidate's doing, or the judge's.
@@ -56,16 +63,6 @@ impl Failure {
             Fault::Timeout { .. } => Self::Verdict(Verdict::Timeout { stage, why: format!("{fault} at {what}") }),
             Fault::Escaped { .. } | Fault::RanOn { .. } => Self::reject(stage, format!("{fault} at {what}")),
             Fault::Host(error) => Self::Judge(JudgeError::machine("candidate's process", error)),
-        }
-    }
-}
-
-impl From<CompileError> for Failure {
-    /// A text that is refused or does not compile is the candidate's doing; a missing compiler is not.
-    fn from(error: CompileError) -> Self {
-        match error {
-            CompileError::NoCompiler { .. } | CompileError::Io { .. } => JudgeError::machine("compiler", error).into(),
-            _ => Self::Verdict(Verdict::Error { stage: Stage::Compile, why: error.to_string() }),
         }
     }
 }

@@ -1,21 +1,20 @@
 //! Rough comparison of many candidates with the incumbent: for choosing among ideas, never a verdict.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Backend;
 use crate::evaluation::Stage;
-use crate::op::{Dtype, Shape};
+use crate::op::TargetShape;
+use crate::stats::median;
 
 use super::Failure;
+use super::bench::{Bench, StageClock, Watch};
 use super::build::Build;
 use super::decision::{Decision, Margin};
-use super::duel::{Contender, MatchUp};
-use super::judge::{Bench, Judge, Watch, complete, read, timed_shapes};
+use super::judge::Judge;
 use super::session::Block;
 use super::task::{JudgeError, ScreenTask};
-use super::timing::Rig;
-use crate::stats::median;
+use super::timing::{MatchUp, Rig};
 
 /// Blocks a screened candidate is measured for.
 const BLOCKS: u64 = 4;
@@ -29,14 +28,16 @@ pub struct Screened {
     pub shapes: Vec<f64>,
 }
 
-impl Judge {
-    /// Times each candidate briefly against the incumbent; `None` where it does not compile, crashes, or a timed output is wrong.
+impl<B: Backend> Judge<B> {
+    /// Times each candidate briefly against the incumbent; `None` where it does not compile, crashes, or a timed output is
+    /// wrong. Where a candidate costs this process its device, the answer ends with it and is shorter than the question.
     ///
     /// # Errors
     /// The machine's failures and the incumbent's.
     pub fn screen(&mut self, task: &ScreenTask, watch: Watch<'_>) -> Result<Vec<Option<Screened>>, JudgeError> {
         let known = self.know(&task.op)?;
-        let bench = self.bench(&known, watch, task.seed);
+        let clock = StageClock::default();
+        let bench = self.bench(&known, watch, task.seed, &clock);
         screen(&bench, task).map_err(|failure| match failure {
             Failure::Judge(error) => error,
             Failure::Verdict(verdict) => JudgeError::Incumbent(verdict.why().to_owned()),
@@ -44,46 +45,37 @@ impl Judge {
     }
 }
 
-fn screen(bench: &Bench<'_>, task: &ScreenTask) -> Result<Vec<Option<Screened>>, Failure> {
-    let op = &bench.known.op;
-    let target = complete(op, &task.target)?;
-    let shapes: BTreeSet<(Shape, Dtype)> = timed_shapes(&target);
-    let incumbent_kernel = read(op, &task.incumbent, bench.card)?;
-    let incumbent = bench.build(&incumbent_kernel, &shapes)?;
+fn screen<B: Backend>(bench: &Bench<'_, B>, task: &ScreenTask) -> Result<Vec<Option<Screened>>, Failure> {
+    let target = bench.complete(&task.target)?;
+    let incumbent = bench.build_text(&task.incumbent, &target)?;
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
     let decision = Decision::new(Margin::default(), &calls);
-    task.candidates
-        .iter()
-        .enumerate()
-        .map(|(index, text)| {
-            bench.at(Stage::Timing, format!("screening {} of {}", index + 1, task.candidates.len()));
-            match screen_one(bench, task, &target, &incumbent, text, &shapes) {
-                Ok(blocks) => Ok(median(&decision.logs(&blocks))
-                    .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) })),
-                Err(Failure::Verdict(_)) => Ok(None),
-                Err(machine @ Failure::Judge(_)) => Err(machine),
-            }
-        })
-        .collect()
+    let mut screened = Vec::with_capacity(task.candidates.len());
+    for (index, text) in task.candidates.iter().enumerate() {
+        if bench.backend.is_lost() {
+            break;
+        }
+        bench.at(Stage::Timing, format!("screening {} of {}", index + 1, task.candidates.len()));
+        screened.push(match screen_one(bench, task.seed, &target, &incumbent, text) {
+            Ok(blocks) => median(&decision.logs(&blocks))
+                .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) }),
+            Err(Failure::Verdict(_)) => None,
+            Err(machine @ Failure::Judge(_)) => return Err(machine),
+        });
+    }
+    Ok(screened)
 }
 
-fn screen_one(
-    bench: &Bench<'_>,
-    task: &ScreenTask,
-    target: &[crate::op::TargetShape],
-    incumbent: &Build,
+fn screen_one<B: Backend>(
+    bench: &Bench<'_, B>,
+    seed: u64,
+    target: &[TargetShape],
+    incumbent: &Build<B>,
     text: &str,
-    shapes: &BTreeSet<(Shape, Dtype)>,
 ) -> Result<Vec<Block>, Failure> {
-    let incumbent_kernel = read(&bench.known.op, &task.incumbent, bench.card)?;
-    let kernel = read(&bench.known.op, text, bench.card)?;
-    let build = bench.build(&kernel, shapes)?;
-    let mut rig = Rig::new(bench, target, [&incumbent_kernel, &kernel], task.seed)?;
-    let match_up = MatchUp {
-        incumbent: Contender { kernel: &incumbent_kernel, build: incumbent },
-        candidate: Contender { kernel: &kernel, build: &build },
-        rounds: 1,
-    };
+    let candidate = bench.build_text(text, target)?;
+    let mut rig = Rig::new(bench, target, [incumbent, &candidate], seed)?;
+    let match_up = MatchUp { incumbent, candidate: &candidate, rounds: 1 };
     let mut pair = rig.start(bench, match_up)?;
     (0..BLOCKS).map(|block| rig.block(bench, &mut pair, match_up.rounds, block + 1 == BLOCKS)).collect()
 }

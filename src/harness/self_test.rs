@@ -2,12 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Backend;
 use crate::evaluation::Verdict;
 use crate::rng::Stream;
 
 use super::Failure;
-use super::duel::{Contender, Timed, time, twin};
-use super::judge::{Judge, Watch, complete, read};
+use super::bench::{StageClock, Watch};
+use super::duel::{Timed, time};
+use super::judge::Judge;
+use super::spread::twin;
 use super::task::{EvaluationTask, JudgeError, Precision, Progress};
 
 /// What the judge makes of changes that change nothing.
@@ -25,7 +28,7 @@ pub struct SelfTest {
     pub ratios: Vec<f64>,
 }
 
-impl Judge {
+impl<B: Backend> Judge<B> {
     /// Judges the candidate of `task` against copies of itself at other addresses, `pairs` times, timing and keep rule
     /// exactly as in a run.
     ///
@@ -65,12 +68,12 @@ impl Judge {
     /// Timing and keep rule for the candidate of `task` against a copy of itself.
     fn time_twin(&mut self, task: &EvaluationTask, padding: u64, watch: Watch<'_>) -> Result<Timed, JudgeError> {
         let known = self.know(&task.op)?;
-        let bench = self.bench(&known, watch, task.seed);
+        let clock = StageClock::default();
+        let bench = self.bench(&known, watch, task.seed, &clock);
         let run = || {
-            let target = complete(&known.op, &task.target)?;
-            let kernel = read(&known.op, &task.candidate, bench.card)?;
-            let build = twin(&bench, &kernel, &target, padding)?;
-            time(&bench, task, &target, Contender { kernel: &kernel, build: &build })
+            let target = bench.complete(&task.target)?;
+            let build = twin(&bench, &bench.build_text(&task.candidate, &target)?, &target, padding)?;
+            time(&bench, task, &target, &build)
         };
         run().map_err(|failure| match failure {
             Failure::Judge(error) => error,

@@ -20,6 +20,10 @@ pub const CONFIRM_BLOCKS: usize = 16;
 /// spread is taken.
 pub const SPREAD_SESSIONS: usize = 8;
 
+/// How many of them run in processes elsewhere, where hosts are no processes (GPUs): starting one takes half a second, and the
+/// others have freshly loaded code.
+pub const SPREAD_AWAY: usize = 3;
+
 /// The scatter (standard deviation of `d`) that a block should have at most: with more, eighty blocks cannot tell a
 /// gain of one and a half margins from one of a single margin (see the simulation beside the decision).
 pub const BLOCK_SCATTER: f64 = 0.006;
@@ -44,6 +48,15 @@ pub struct Block {
     pub incumbent_us: Vec<f64>,
     /// The candidate's: the same.
     pub candidate_us: Vec<f64>,
+}
+
+/// The blocks of one session in fresh processes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// The blocks.
+    pub blocks: Vec<Block>,
+    /// How long it took from starting both kernels to the last block, in seconds.
+    pub took_s: f64,
 }
 
 /// The order of the four samples in round number `round` (counted over the whole session, whatever its blocks) of the
@@ -98,15 +111,6 @@ pub fn rounds_for(scatter: f64) -> usize {
     let wanted = (scatter / BLOCK_SCATTER).powi(2).ceil();
     // The cast saturates, and would turn NaN into the fewest.
     if wanted.is_nan() { MOST_ROUNDS } else { (wanted as usize).clamp(1, MOST_ROUNDS) }
-}
-
-/// How many calls one sample should hold so that it lasts `sample_us`, from the *incumbent's* time alone: a candidate
-/// that is slow while warming up must not shrink its own repetitions. Between 1 and `most`.
-#[must_use]
-pub fn calls_per_sample(incumbent_us: f64, sample_us: f64, most: u32) -> u32 {
-    let wanted = (sample_us / incumbent_us).ceil();
-    // A time of zero or NaN asks for as many as allowed; the cast saturates.
-    if wanted.is_nan() { most.max(1) } else { (wanted as u32).clamp(1, most.max(1)) }
 }
 
 #[cfg(test)]
@@ -168,14 +172,5 @@ mod tests {
         let rounds: Vec<usize> =
             [0.0, 0.001, 0.006, 0.0061, 0.012, 0.5, f64::INFINITY, f64::NAN].map(rounds_for).into();
         assert_eq!(rounds, [1, 1, 1, 2, 4, 16, 16, 16]);
-    }
-
-    #[test]
-    fn samples_last_as_long_as_asked_within_limits() {
-        assert_eq!(calls_per_sample(30.0, 100.0, 1000), 4);
-        assert_eq!(calls_per_sample(500.0, 100.0, 1000), 1);
-        assert_eq!(calls_per_sample(1e-9, 100.0, 1000), 1000);
-        assert_eq!(calls_per_sample(0.0, 100.0, 1000), 1000);
-        assert_eq!(calls_per_sample(f64::NAN, 100.0, 50), 50);
     }
 }

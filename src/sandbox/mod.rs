@@ -9,6 +9,7 @@ mod limits;
 mod lines;
 mod protections;
 mod source;
+mod source_cuda;
 mod syscalls;
 
 pub use command::{Finished, Jail};
@@ -16,4 +17,5 @@ pub use files::{FileWall, confine_to_nothing};
 pub use limits::{deny_clock, no_dumps, no_new_privileges, set_limit};
 pub use protections::{Protection, protections};
 pub use source::{C_HEADERS, SourceError, check_c};
+pub use source_cuda::check_cuda;
 pub use syscalls::{SyscallError, install_on_all_threads, install_on_this_thread, kernel_filter, offline_filter};

@@ -48,7 +48,7 @@ const ATTRIBUTES: [&str; 9] =
 const INSTRUCTIONS: [&str; 8] = ["syscall", "sysenter", "rdtsc", "rdpmc", "int $0x80", "cntvct", "svc #", "svc 0"];
 
 /// What stands before a raw string, which would hide directives from a reader of lines.
-const RAW_PREFIXES: [&str; 5] = ["R", "LR", "uR", "UR", "u8R"];
+pub(super) const RAW_PREFIXES: [&str; 5] = ["R", "LR", "uR", "UR", "u8R"];
 
 /// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,11 +83,11 @@ pub fn check_c(text: &str) -> Result<(), SourceError> {
     check_attributes(&split(text))
 }
 
-fn refuse<T>(line: usize, what: &str) -> Result<T, SourceError> {
+pub(super) fn refuse<T>(line: usize, what: &str) -> Result<T, SourceError> {
     Err(SourceError { line, what: what.to_owned() })
 }
 
-fn line_of(text: &str, at: usize) -> usize {
+pub(super) fn line_of(text: &str, at: usize) -> usize {
     1 + text[..at].matches('\n').count()
 }
 
@@ -178,7 +178,7 @@ fn assembler_directive(literal: &str) -> bool {
     })
 }
 
-fn words(code: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$')).filter(|word| !word.is_empty())
 }
 

@@ -11,6 +11,7 @@ use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
 use tokio_util::sync::CancellationToken;
 
 use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
+use crate::backend::CaseLimits;
 use crate::device::DeviceCard;
 use crate::harness::Progress;
 
@@ -29,9 +30,17 @@ pub struct Client {
     program: PathBuf,
     arguments: Vec<String>,
     process: Process,
-    device: DeviceCard,
-    judge: String,
+    greeting: Greeting,
     next_id: u64,
+    /// Whether it has said that it ends.
+    ended: bool,
+}
+
+/// What a worker says of itself.
+struct Greeting {
+    device: DeviceCard,
+    limits: CaseLimits,
+    judge: String,
 }
 
 struct Process {
@@ -84,21 +93,27 @@ impl Client {
     /// # Errors
     /// [`WorkerError::Start`], with what it wrote to standard error left to the terminal.
     pub async fn start(program: &Path, arguments: &[String]) -> Result<Self, WorkerError> {
-        let (process, device, judge) = launch(program, arguments).await?;
+        let (process, greeting) = launch(program, arguments).await?;
         let program = program.to_owned();
-        Ok(Self { program, arguments: arguments.to_vec(), process, device, judge, next_id: 1 })
+        Ok(Self { program, arguments: arguments.to_vec(), process, greeting, next_id: 1, ended: false })
     }
 
     /// The device it judges on.
     #[must_use]
     pub const fn device(&self) -> &DeviceCard {
-        &self.device
+        &self.greeting.device
+    }
+
+    /// How large its cases are.
+    #[must_use]
+    pub const fn limits(&self) -> &CaseLimits {
+        &self.greeting.limits
     }
 
     /// The hash of the judging program.
     #[must_use]
     pub fn judge(&self) -> &str {
-        &self.judge
+        &self.greeting.judge
     }
 
     /// Kills the worker and starts another.
@@ -108,10 +123,8 @@ impl Client {
     pub async fn restart(&mut self) -> Result<(), WorkerError> {
         // It may be dead already; either way it is gone afterwards.
         let _ = self.process.child.kill().await;
-        let (process, device, judge) = launch(&self.program, &self.arguments).await?;
-        self.process = process;
-        self.device = device;
-        self.judge = judge;
+        (self.process, self.greeting) = launch(&self.program, &self.arguments).await?;
+        self.ended = false;
         Ok(())
     }
 
@@ -125,6 +138,10 @@ impl Client {
         watch: &mut (dyn FnMut(Progress) + Send),
         cancel: &CancellationToken,
     ) -> Result<T, WorkerError> {
+        // A kernel that spoilt the device for its process has had its verdict; the next question goes to another.
+        if self.ended {
+            self.restart().await?;
+        }
         let id = self.next_id;
         self.next_id += 1;
         let limit = if matches!(ask, Ask::SelfTest { .. }) { Duration::MAX } else { LONGEST };
@@ -145,10 +162,12 @@ impl Client {
                     return Err(WorkerError::Died(format!("it gave no answer within {} min", limit.as_secs() / 60)));
                 }
                 Reply::Event { id: of, progress } if of == id => watch(progress),
-                Reply::Done { id: of, result } if of == id => {
+                Reply::Done { id: of, result, last } if of == id => {
+                    self.ended = last;
                     return serde_json::from_value(result).map_err(|error| WorkerError::Protocol(error.to_string()));
                 }
-                Reply::Failed { id: of, kind, place, hint } if of == id || of == 0 => {
+                Reply::Failed { id: of, kind, place, hint, last } if of == id || of == 0 => {
+                    self.ended = last;
                     return Err(WorkerError::Failed { kind, place, hint });
                 }
                 // An answer to a question that was given up earlier.
@@ -164,7 +183,7 @@ impl Client {
     }
 }
 
-async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, DeviceCard, String), WorkerError> {
+async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, Greeting), WorkerError> {
     let start = |what: String| WorkerError::Start(what);
     let mut child = Command::new(program)
         .args(arguments)
@@ -182,8 +201,8 @@ async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, Device
     let mut output = FramedRead::new(output, codec());
     let input = FramedWrite::new(input, codec());
     match receive(&mut output, HELLO).await {
-        Ok(Reply::Hello { protocol: PROTOCOL, judge, device }) => {
-            Ok((Process { child, input, output }, *device, judge))
+        Ok(Reply::Hello { protocol: PROTOCOL, judge, device, limits }) => {
+            Ok((Process { child, input, output }, Greeting { device: *device, limits, judge }))
         }
         Ok(Reply::Hello { protocol, .. }) => {
             Err(start(format!("it speaks protocol {protocol}, this program {PROTOCOL}; use the same version for both")))

@@ -1,7 +1,11 @@
 //! The evaluation process: `warpsmith worker`, spoken to in JSON lines.
 
 mod client;
+mod elsewhere;
+mod judging;
 pub mod protocol;
 pub mod server;
 
 pub use client::{Client, WorkerError};
+pub use elsewhere::Workers;
+pub use judging::Judging;

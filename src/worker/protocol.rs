@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::CaseLimits;
 use crate::device::DeviceCard;
 use crate::forward::{CompareTask, MeasureTask};
-use crate::harness::{EvaluationTask, Progress, ScreenTask};
+use crate::harness::{EvaluationTask, Progress, ScreenTask, SessionTask};
 
 /// Raised whenever a message changes its meaning.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The longest line either side accepts, in bytes.
 pub const MAX_LINE: usize = 64 << 20;
@@ -30,7 +31,7 @@ pub enum Ask {
     Evaluate(Box<EvaluationTask>),
     /// Stage 1 alone, to tell a bad candidate from a bad machine: answers an [`crate::evaluation::Evaluation`].
     Smoke(Box<EvaluationTask>),
-    /// Rough speedups: answers `Vec<Option<Screened>>`.
+    /// Rough speedups: answers `Vec<Option<Screened>>`, shorter than the question where a candidate cost the worker its device.
     Screen(Box<ScreenTask>),
     /// Same-against-same keeps and spread: answers a [`crate::harness::SelfTest`].
     SelfTest {
@@ -39,6 +40,8 @@ pub enum Ask {
         /// How many pairs.
         pairs: u32,
     },
+    /// One timing session in this process: answers a [`crate::harness::SessionAnswer`].
+    Session(Box<SessionTask>),
     /// A model pass: answers [`crate::forward::Rounds`].
     Measure(Box<MeasureTask>),
     /// Two model passes beside each other: answers a [`crate::forward::Comparison`].
@@ -59,6 +62,8 @@ pub enum Reply {
         judge: String,
         /// The device and its measured ceilings.
         device: Box<DeviceCard>,
+        /// How large its cases are.
+        limits: CaseLimits,
     },
     /// At least once a second while a request is under way.
     Event {
@@ -73,6 +78,9 @@ pub enum Reply {
         id: u64,
         /// Its shape depends on what was asked.
         result: serde_json::Value,
+        /// Whether the worker ends now: its device is lost to it, and another worker can go on.
+        #[serde(default)]
+        last: bool,
     },
     /// No answer can be given.
     Failed {
@@ -85,6 +93,9 @@ pub enum Reply {
         place: String,
         /// What to do about it.
         hint: String,
+        /// As of an answer.
+        #[serde(default)]
+        last: bool,
     },
 }
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Judging;
 use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
 use crate::evaluation::Stage;
-use crate::forward::{self, ForwardError};
-use crate::harness::{Judge, JudgeError, Progress, Watch};
+use crate::forward::ForwardError;
+use crate::harness::{JudgeError, Progress, Watch};
 use crate::workspace::{DeviceLock, cache_dir};
 
 /// How often a request under way says so.
@@ -20,11 +21,12 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// Serves requests until the input ends.
 ///
-/// `make_judge` finds and calibrates the device; it may take seconds and runs before the first message.
+/// `make_judge` finds and calibrates the device; it may take seconds and runs before the first message. The device is locked
+/// for the length of each request, unless whoever asks has the lock already (`within`).
 ///
 /// # Errors
 /// Where standard output cannot be moved away, or the device cannot be had.
-pub fn serve(make_judge: impl FnOnce() -> anyhow::Result<Judge>) -> anyhow::Result<()> {
+pub fn serve(within: bool, make_judge: impl FnOnce() -> anyhow::Result<Box<dyn Judging>>) -> anyhow::Result<()> {
     let out = Out(Arc::new(Mutex::new(std::fs::File::from(move_stdout_away()?))));
     let (requests, inbox) = channel();
     let current = Arc::new(Current::default());
@@ -32,9 +34,18 @@ pub fn serve(make_judge: impl FnOnce() -> anyhow::Result<Judge>) -> anyhow::Resu
     let voice = out.clone();
     std::thread::Builder::new().name("requests".into()).spawn(move || listen(&requests, &listener, &voice))?;
     let mut judge = make_judge()?;
-    out.say(&Reply::Hello { protocol: PROTOCOL, judge: judge_hash()?, device: Box::new(judge.card().clone()) });
+    out.say(&Reply::Hello {
+        protocol: PROTOCOL,
+        judge: judge_hash()?,
+        device: Box::new(judge.card().clone()),
+        limits: judge.case_limits(),
+    });
     for request in inbox {
-        answer(&mut judge, request, &current, &out);
+        answer(judge.as_mut(), within, request, &current, &out);
+        if judge.is_lost() {
+            // A device that hangs would hold up whatever is tidied away on the usual way out.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
     }
     Ok(())
 }
@@ -132,20 +143,21 @@ fn listen(requests: &Sender<Request>, current: &Current, out: &Out) {
 /// A line that is no request.
 fn refused(place: String) -> Reply {
     let hint = format!("this worker speaks protocol {PROTOCOL}");
-    Reply::Failed { id: 0, kind: FailureKind::BadRequest, place, hint }
+    Reply::Failed { id: 0, kind: FailureKind::BadRequest, place, hint, last: false }
 }
 
-fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
+fn answer(judge: &mut dyn Judging, within: bool, request: Request, current: &Current, out: &Out) {
     let id = request.id;
     current.begin(id);
     let latest = Mutex::new(Progress { stage: Stage::Compile, detail: "starting".into() });
     let progress = |progress: Progress| *latest.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     let watch = Watch { progress: &progress, cancelled: &current.cancelled };
     let (finished, ended) = channel();
-    let reply = std::thread::scope(|scope| {
+    let mut reply = std::thread::scope(|scope| {
         let latest = &latest;
         scope.spawn(move || heartbeat(id, latest, &ended, out));
-        let lock = match take_device(judge, watch) {
+        let lock = if within { Ok(None) } else { take_device(judge, watch).map(Some) };
+        let lock = match lock {
             Ok(lock) => lock,
             Err(error) => return reply::<()>(id, Err(error)),
         };
@@ -154,12 +166,9 @@ fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
             Ask::Smoke(task) => reply(id, judge.smoke(&task, watch)),
             Ask::Screen(task) => reply(id, judge.screen(&task, watch)),
             Ask::SelfTest { task, pairs } => reply(id, judge.self_test(&task, pairs, watch)),
-            Ask::Measure(task) => {
-                reply(id, model(forward::measure(judge.compiler(), judge.card(), &task, &current.cancelled)))
-            }
-            Ask::Compare(task) => {
-                reply(id, model(forward::contest(judge.compiler(), judge.card(), &task, &current.cancelled)))
-            }
+            Ask::Session(task) => reply(id, judge.session(&task, watch)),
+            Ask::Measure(task) => reply(id, model(judge.measure(&task, &current.cancelled))),
+            Ask::Compare(task) => reply(id, model(judge.compare(&task, &current.cancelled))),
             Ask::Cancel => reply::<()>(id, Err(JudgeError::Cancelled)),
         };
         drop(lock);
@@ -167,11 +176,14 @@ fn answer(judge: &mut Judge, request: Request, current: &Current, out: &Out) {
         reply
     });
     current.id.store(0, Ordering::SeqCst);
+    if let Reply::Done { last, .. } | Reply::Failed { last, .. } = &mut reply {
+        *last = judge.is_lost();
+    }
     out.say(&reply);
 }
 
 /// Waits until nobody else measures on this device: two runs, a watch and a test never time at once.
-fn take_device(judge: &Judge, watch: Watch<'_>) -> Result<DeviceLock, JudgeError> {
+fn take_device(judge: &dyn Judging, watch: Watch<'_>) -> Result<DeviceLock, JudgeError> {
     let waiting = |holder: &str| {
         (watch.progress)(Progress {
             stage: Stage::Timing,
@@ -201,9 +213,10 @@ fn model<T>(result: Result<T, ForwardError>) -> Result<T, JudgeError> {
 }
 
 fn reply<T: Serialize>(id: u64, result: Result<T, JudgeError>) -> Reply {
-    let failed = |kind, place: String, hint: &str| Reply::Failed { id, kind, place, hint: hint.to_owned() };
+    let failed =
+        |kind, place: String, hint: &str| Reply::Failed { id, kind, place, hint: hint.to_owned(), last: false };
     match result.map(|value| serde_json::to_value(value)) {
-        Ok(Ok(result)) => Reply::Done { id, result },
+        Ok(Ok(result)) => Reply::Done { id, result, last: false },
         Ok(Err(error)) => failed(FailureKind::Machine, error.to_string(), "this is a fault of Warpsmith"),
         Err(JudgeError::Cancelled) => failed(FailureKind::Cancelled, "cancelled".into(), ""),
         Err(error @ JudgeError::Op(_)) => {

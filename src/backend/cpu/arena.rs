@@ -9,32 +9,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use serde::{Deserialize, Serialize};
+
+use super::poison::fill;
+use crate::backend::{CaseMemory, Disturbed, MemoryError, Poison, Region, Span};
+use crate::op::DrawPlan;
 
 /// Bytes of pattern on both sides of every buffer.
 pub const RED_ZONE: usize = 256;
 /// Alignment of every buffer, bytes.
 pub const ALIGNMENT: usize = 64;
-
-/// Which of the two files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Region {
-    /// Read-only for the candidate.
-    Inputs,
-    /// Outputs and scratch.
-    Outputs,
-}
-
-/// A stretch of a region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Span {
-    /// The region.
-    pub region: Region,
-    /// Offset of its first byte.
-    pub offset: usize,
-    /// Its length in bytes.
-    pub bytes: usize,
-}
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +42,12 @@ pub enum ArenaError {
         /// Bytes that did not fit, red zones included.
         wanted: usize,
     },
+}
+
+impl From<ArenaError> for MemoryError {
+    fn from(error: ArenaError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
 }
 
 /// The judge's view of the shared memory.
@@ -182,6 +171,18 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(start, span.bytes) }
     }
 
+    /// Each input of a copy of `memory`, `None` where absent: what the oracle takes.
+    #[must_use]
+    pub fn inputs(&self, memory: &CaseMemory, copy: usize) -> Vec<Option<&[u8]>> {
+        memory.inputs(copy).iter().map(|span| span.as_ref().map(|span| self.bytes(span))).collect()
+    }
+
+    /// Each output of a copy of `memory`: what [`super::compare`] takes.
+    #[must_use]
+    pub fn outputs(&self, memory: &CaseMemory, copy: usize) -> Vec<&[u8]> {
+        memory.outputs(copy).iter().map(|span| self.bytes(span)).collect()
+    }
+
     fn checked(&self, span: &Span) -> *mut u8 {
         let map = &self.area(span.region).map;
         let fits = span.offset.checked_add(span.bytes).is_some_and(|end| end <= map.len());
@@ -207,6 +208,79 @@ impl Arena {
             Region::Inputs => &mut self.inputs,
             Region::Outputs => &mut self.outputs,
         }
+    }
+}
+
+impl crate::backend::Arena for Arena {
+    fn footprint(bytes: usize) -> usize {
+        Self::footprint(bytes)
+    }
+
+    fn red_zones(span: &Span) -> [Span; 2] {
+        Self::red_zones(span)
+    }
+
+    fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError> {
+        Ok(self.place(region, bytes)?)
+    }
+
+    fn reset(&mut self) {
+        self.reset();
+    }
+
+    fn draw(&mut self, span: &Span, plan: &DrawPlan) {
+        plan.fill(self.bytes_mut(span));
+    }
+
+    fn poison(&mut self, stretches: &[Poison]) {
+        for Poison { span, stored, key } in stretches {
+            fill(self.bytes_mut(span), *stored, *key);
+        }
+    }
+
+    fn disturbed(&mut self, stretches: &[Poison]) -> Option<Disturbed> {
+        let mut wanted = Vec::new();
+        for (index, Poison { span, stored, key }) in stretches.iter().enumerate() {
+            wanted.resize(span.bytes, 0);
+            fill(&mut wanted, *stored, *key);
+            let differs = |(a, b): (&u8, &u8)| a != b;
+            let mut pairs = self.bytes(span).iter().zip(&wanted);
+            if let Some(first) = pairs.position(differs) {
+                let last = pairs.rposition(differs).map_or(first, |further| first + 1 + further);
+                return Some(Disturbed { index, first, last });
+            }
+        }
+        None
+    }
+
+    fn zero(&mut self, span: &Span) {
+        self.bytes_mut(span).fill(0);
+    }
+
+    fn not_zero(&mut self, span: &Span) -> Option<usize> {
+        self.bytes(span).iter().position(|byte| *byte != 0)
+    }
+
+    fn fill(&mut self, span: &Span, write: &mut dyn FnMut(&mut [u8])) {
+        write(self.bytes_mut(span));
+    }
+
+    fn read(&mut self, span: &Span) -> Vec<u8> {
+        self.bytes(span).to_vec()
+    }
+
+    fn gather(&mut self, span: &Span, size: usize, indices: &[usize]) -> Vec<u8> {
+        let bytes = self.bytes(span);
+        indices.iter().flat_map(|index| &bytes[index * size..(index + 1) * size]).copied().collect()
+    }
+
+    fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]) {
+        self.bytes_mut(span)[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn changed_input(&mut self, _: &[Span]) -> Option<usize> {
+        // The candidate's mapping of them is read-only.
+        None
     }
 }
 

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 
-use super::arena::{Arena, ArenaError, Region, Span};
+use super::arena::{Arena, ArenaError};
 use super::compile::{CompileError, Compiler, Image};
-use super::control::Call;
-use super::fault::Fault;
 use super::host::{Host, HostError, Limits};
+use crate::backend::{Call, Fault, Region, Span};
 use crate::device::{Ceilings, DeviceCard, detect_cpu};
 use crate::op::Dtype;
 
@@ -96,6 +95,7 @@ pub fn calibrate(compiler: &Compiler, limits: &Limits) -> Result<DeviceCard, Cal
             write_gb_s: gb_s(&[Mode::Write, Mode::WritePast]),
             gflops: gflops.into(),
             launch_us,
+            shown: BTreeMap::new(),
         },
     })
 }

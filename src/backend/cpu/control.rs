@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-use super::arena::{Region, Span};
+use crate::backend::{Call, Region, Span};
 
 /// Bytes of the page: the header, then a start-up message or a batch of calls.
 pub(super) const BYTES: usize = 8 << 20;
@@ -56,21 +56,6 @@ pub(super) struct Header {
     pub(super) message: AtomicU32,
     /// Words of the batch behind the header.
     pub(super) words: AtomicU64,
-}
-
-/// One launch of an image.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Call {
-    /// Index into the images the host was started with.
-    pub image: usize,
-    /// Tensors, then scratch; `None` is an absent tensor, NULL for the kernel.
-    pub pointers: Vec<Option<Span>>,
-    /// Symbols.
-    pub ints: Vec<i64>,
-    /// Scalars.
-    pub floats: Vec<f32>,
-    /// What is filled with zeros first, as a part of the launch: its time is the kernel's own.
-    pub zeroed: Vec<Span>,
 }
 
 const ABSENT: u64 = u64::MAX;

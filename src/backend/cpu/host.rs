@@ -16,12 +16,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::arena::{Arena, Region};
+use super::arena::Arena;
 use super::child::Setup;
 use super::compile::Image;
-use super::control::{self, Call, Header, note, wake};
-use super::fault::{Fault, crash};
+use super::control::{self, Header, note, wake};
+use super::fault::crash;
 use super::rest::Threads;
+use crate::backend::{Call, Fault, Region};
 
 /// How long the child may take to start or to get ready: it only loads images and maps memory.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use half::{bf16, f16};
 
-use super::compare::{Expected, compare, failure};
+use super::compare::{Expected, compare};
 use super::oracle::{Oracle, OracleError};
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, Dtype, Operation, Role, Shape, draw, samples};
@@ -82,12 +82,12 @@ impl Bench {
     #[track_caller]
     fn passes(&self, values: &[f32]) {
         let stats = self.judge(values);
-        assert_eq!(failure(&stats), None, "{} {stats:?}", self.case.dtype);
+        assert_eq!(stats.failure(), None, "{} {stats:?}", self.case.dtype);
     }
 
     #[track_caller]
     fn fails(&self, what: &str, values: &[f32]) {
-        assert_ne!(failure(&self.judge(values)), None, "{what} passes in {}", self.case.dtype);
+        assert_ne!(self.judge(values).failure(), None, "{what} passes in {}", self.case.dtype);
     }
 }
 
@@ -195,7 +195,7 @@ fn degenerate_outputs_fail() {
             nan[3] = f32::NAN;
             let stats = bench.judge(&nan);
             assert_eq!((stats.outside, stats.worst_at), (1, 3));
-            assert!(failure(&stats).unwrap().contains("element 3: NaN where"), "{:?}", failure(&stats));
+            assert!(stats.failure().unwrap().contains("element 3: NaN where"), "{:?}", stats.failure());
         }
     }
 }
@@ -207,7 +207,7 @@ fn a_small_error_everywhere_fails_though_each_element_is_near() {
     let biased: Vec<f32> = bench.right().iter().map(|v| v * (1.0 + 0.95 * 2f32.powi(-11))).collect();
     let stats = bench.judge(&biased);
     assert_eq!(stats.outside, 0, "{stats:?}");
-    assert!(stats.tensor_ratio > 1.0 && failure(&stats).unwrap().contains("together"), "{stats:?}");
+    assert!(stats.tensor_ratio > 1.0 && stats.failure().unwrap().contains("together"), "{stats:?}");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_small_error_in_one_row_fails_though_the_tensor_is_near() {
     values[64 * 17..64 * 18].iter_mut().for_each(|v| *v *= 1.0 + 2.5 * 2f32.powi(-11));
     let stats = bench.judge(&values);
     assert!(stats.row_ratio > 1.0 && stats.tensor_ratio <= 1.0, "{stats:?}");
-    assert_ne!(failure(&stats), None);
+    assert_ne!(stats.failure(), None);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! precision.
 
 mod arena;
+mod available;
+mod backend;
 mod calibrate;
 pub mod child;
 mod compare;
@@ -10,6 +12,7 @@ mod control;
 mod elf;
 mod fault;
 mod fenv;
+mod glue;
 mod host;
 mod oracle;
 mod oracle_source;
@@ -20,7 +23,6 @@ mod product;
 mod rest;
 mod share;
 mod signals;
-mod tensors;
 mod values;
 
 #[cfg(test)]
@@ -32,14 +34,12 @@ mod prelude_tests;
 #[cfg(test)]
 mod tensors_tests;
 
-pub use arena::{ALIGNMENT, Arena, ArenaError, RED_ZONE, Region, Span};
+pub use arena::{ALIGNMENT, Arena, ArenaError, RED_ZONE};
+pub use backend::{CASE_LIMITS, Cpu};
 pub use calibrate::{CalibrateError, calibrate, device_card};
-pub use compare::{Expected, ExpectedTensor, compare, failure};
+pub use compare::{Expected, ExpectedTensor, compare};
 pub use compile::{CompileError, Compiler, Image, Unit};
-pub use control::Call;
-pub use fault::Fault;
 pub use host::{Host, HostError, Limits, remember_executable};
 pub use oracle::{ORACLE_FLAGS, Oracle, OracleError};
 pub use prelude::{candidate_source, prelude};
 pub use product::{ProductSizes, product};
-pub use tensors::{CaseMemory, Change, MemoryError, ScratchBuffer};

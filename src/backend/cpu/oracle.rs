@@ -10,7 +10,7 @@ use super::oracle_source::{array_names, items_passes, source};
 use super::product::{ProductSizes, product};
 use super::share::{cores, share, share_slice};
 use super::values::decode;
-use crate::op::{Dtype, ItemsPass, OpError, Operation, Pass, ProductPass, Role, Shape};
+use crate::op::{Dtype, ItemsPass, Matrices, OpError, Operation, Pass, ProductPass, Role, Shape};
 use crate::rng::Stream;
 
 /// Flags for oracles: sums may be reordered so that they vectorise, but NaN and infinity stay honest.
@@ -235,31 +235,32 @@ impl Oracle {
 
     fn multiply(&self, pass: &ProductPass, shape: &Shape, seed: u64, state: &mut State) -> Result<(), OracleError> {
         let op = &self.op;
-        let size = |expr| op.size(&pass.out, expr, shape);
-        let sizes = ProductSizes {
-            batch: size(&pass.batch)?,
-            m: size(&pass.m)?,
-            n: size(&pass.n)?,
-            k: size(&pass.k)?,
-            trans_b: op.integer(&pass.out, &pass.trans_b, shape)? != 0,
-        };
+        let layout = op.product_layout(pass, shape)?;
+        let sizes =
+            ProductSizes { batch: layout.batch, m: layout.m, n: layout.n, k: layout.k, trans_b: layout.trans_b };
         let (a, a_terms) = state.factor(op, &pass.a)?;
         let (b, b_terms) = state.factor(op, &pass.b)?;
-        let values = product(a, b, sizes);
-        let a_terms = a_terms.map_or_else(|| Cow::Owned(magnitudes(a, self.spare())), Cow::Borrowed);
-        let b_terms = b_terms.map_or_else(|| Cow::Owned(magnitudes(b, self.spare())), Cow::Borrowed);
-        let terms = product(&a_terms, &b_terms, sizes);
-        let used = [a_terms, b_terms].into_iter().filter_map(|array| match array {
-            Cow::Owned(array) => Some(array),
-            Cow::Borrowed(_) => None,
-        });
-        self.give_back(used);
-        let pair = Pair { values, terms };
-        state.outputs.insert(pass.out.clone(), pair);
-        self.check(pass, sizes.k, shape, seed, state)
+        let (a, b) = (gathered(a, &layout.a), gathered(b, &layout.b));
+        let values = scattered(product(&a, &b, sizes), &layout.out);
+        let terms = if op.wants_terms(pass) {
+            let terms_of = |values: &[f64], terms: Option<&[f64]>, matrices: &Matrices| match terms {
+                Some(terms) => gathered(terms, matrices).into_owned(),
+                None => magnitudes(values, self.spare()),
+            };
+            let a_terms = terms_of(&a, a_terms, &layout.a);
+            let b_terms = terms_of(&b, b_terms, &layout.b);
+            let terms = scattered(product(&a_terms, &b_terms, sizes), &layout.out);
+            self.give_back([a_terms, b_terms].into_iter());
+            terms
+        } else {
+            Vec::new()
+        };
+        state.outputs.insert(pass.out.clone(), Pair { values, terms });
+        self.check(pass, layout.k, shape, seed, state)
     }
 
-    /// Compares a sample of a product with the pass that computes the same element by element.
+    /// Compares a sample of a product with the pass that computes the same element by element, and takes from there whatever
+    /// is not finite: 0 times infinity is not a number, but a term left out is nothing.
     fn check(
         &self,
         pass: &ProductPass,
@@ -273,7 +274,8 @@ impl Oracle {
         };
         self.allocate(items, shape, state)?;
         let (product, checked) = (&pass.out, &items.out[0].name);
-        let count = state.outputs[product].values.len();
+        let values = &state.outputs[product].values;
+        let count = values.len();
         let stream = Stream::new(seed, &pass.out);
         let corners = [0, count.saturating_sub(1)].into_iter();
         let sample: Vec<usize> = if count <= SAMPLE {
@@ -281,15 +283,27 @@ impl Oracle {
         } else {
             corners.chain((0..SAMPLE as u64 - 2).map(|i| stream.below(i, count as u64) as usize)).collect()
         };
-        self.run(items, state, |run| {
-            share(sample.len(), 1, &|range| range.for_each(|i| run(sample[i]..sample[i] + 1)));
-        });
+        let mended: Vec<usize> = (0..count).filter(|&element| !values[element].is_finite()).collect();
+        for elements in [&sample, &mended] {
+            self.run(items, state, |run| {
+                share(elements.len(), 1, &|range| range.for_each(|i| run(elements[i]..elements[i] + 1)));
+            });
+        }
+        let Some(plain) = state.outputs.remove(checked) else { return Ok(()) };
+        let Some(fast) = state.outputs.get_mut(product) else { return Ok(()) };
+        let with_terms = !fast.terms.is_empty();
+        for &element in &mended {
+            fast.values[element] = plain.values[element];
+            if with_terms {
+                fast.terms[element] = plain.terms[element];
+            }
+        }
         // Two sums of k products in different orders differ by at most 2 k roundings of their terms.
         let slack = 2.0 * (k + 8) as f64 * f64::EPSILON;
-        let (fast, plain) = (&state.outputs[product], &state.outputs[checked]);
         for &element in &sample {
-            for (a, b) in [(fast.values[element], plain.values[element]), (fast.terms[element], plain.terms[element])] {
-                let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= slack * fast.terms[element];
+            let terms = if with_terms { fast.terms[element] } else { plain.terms[element] };
+            for (a, b) in [(fast.values[element], plain.values[element]), (terms, plain.terms[element])] {
+                let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= slack * plain.terms[element];
                 if !same {
                     return Err(OracleError::Disagreement {
                         op: self.op.name.clone(),
@@ -302,9 +316,37 @@ impl Oracle {
                 }
             }
         }
-        state.outputs.remove(checked);
         Ok(())
     }
+}
+
+/// The matrices one after the other, without gaps.
+fn gathered<'a>(values: &'a [f64], matrices: &Matrices) -> Cow<'a, [f64]> {
+    if matrices.contiguous() {
+        return Cow::Borrowed(values);
+    }
+    let mut out = Vec::with_capacity(matrices.elements());
+    for start in &matrices.starts {
+        for row in 0..matrices.rows {
+            out.extend_from_slice(&values[start + row * matrices.step..][..matrices.columns]);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// The reverse: each row where it belongs.
+fn scattered(values: Vec<f64>, matrices: &Matrices) -> Vec<f64> {
+    if matrices.contiguous() {
+        return values;
+    }
+    let mut out = vec![0.0; values.len()];
+    let mut rows = values.chunks_exact(matrices.columns.max(1));
+    for start in &matrices.starts {
+        for (row, values) in (0..matrices.rows).zip(&mut rows) {
+            out[start + row * matrices.step..][..matrices.columns].copy_from_slice(values);
+        }
+    }
+    out
 }
 
 /// What the passes have to work on.

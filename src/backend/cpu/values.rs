@@ -1,13 +1,8 @@
 //! A tensor's bytes as doubles.
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
 use super::share::share_slice;
+use crate::backend::values::decode_into;
 use crate::op::Stored;
-
-/// Elements converted at a time, so that the conversion is a loop of its own.
-const BLOCK: usize = 512;
 
 /// Every element as a double, exactly (integers beyond 2^53 to nearest), in `out`, whose memory is used again.
 pub(super) fn decode(bytes: &[u8], stored: Stored, mut out: Vec<f64>) -> Vec<f64> {
@@ -19,54 +14,10 @@ pub(super) fn decode(bytes: &[u8], stored: Stored, mut out: Vec<f64>) -> Vec<f64
     out
 }
 
-/// The same into `out`, on this thread; `bytes` has as many elements.
-pub(super) fn decode_into(bytes: &[u8], stored: Stored, out: &mut [f64]) {
-    match stored {
-        Stored::F16 => {
-            let mut halves = [f16::ZERO; BLOCK];
-            let mut singles = [0f32; BLOCK];
-            for (bytes, out) in bytes.chunks(2 * BLOCK).zip(out.chunks_mut(BLOCK)) {
-                for (half, pair) in halves.iter_mut().zip(bytes.chunks_exact(2)) {
-                    *half = f16::from_ne_bytes([pair[0], pair[1]]);
-                }
-                let n = out.len();
-                halves[..n].convert_to_f32_slice(&mut singles[..n]);
-                out.iter_mut().zip(&singles).for_each(|(out, single)| *out = f64::from(*single));
-            }
-        }
-        Stored::Bf16 => {
-            for (out, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                let bits = u32::from(u16::from_ne_bytes([pair[0], pair[1]])) << 16;
-                *out = f64::from(f32::from_bits(bits));
-            }
-        }
-        Stored::F32 => {
-            for (out, word) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                *out = f64::from(f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
-            }
-        }
-        Stored::I64 => {
-            for (out, word) in out.iter_mut().zip(bytes.chunks_exact(8)) {
-                let mut eight = [0; 8];
-                eight.copy_from_slice(word);
-                *out = i64::from_ne_bytes(eight) as f64;
-            }
-        }
-    }
-}
-
-/// The bytes of one element of the value nearest to `value` (through single precision, to nearest even).
-pub(super) fn encode_one(value: f64, stored: Stored, out: &mut [u8]) {
-    match stored {
-        Stored::F16 => out.copy_from_slice(&f16::from_f32(value as f32).to_ne_bytes()),
-        Stored::Bf16 => out.copy_from_slice(&bf16::from_f32(value as f32).to_ne_bytes()),
-        Stored::F32 => out.copy_from_slice(&(value as f32).to_ne_bytes()),
-        Stored::I64 => out.copy_from_slice(&(value as i64).to_ne_bytes()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
 
     #[test]
@@ -78,15 +29,6 @@ mod tests {
             let same = |got: f64, want: f64| got == want || (got.is_nan() && want.is_nan());
             assert!(same(halves[usize::from(bits)], f16::from_bits(bits).to_f64()), "{bits:#x}");
             assert!(same(brains[usize::from(bits)], bf16::from_bits(bits).to_f64()), "{bits:#x}");
-        }
-    }
-
-    #[test]
-    fn one_element_encodes_to_what_it_decodes_from() {
-        for stored in [Stored::F16, Stored::Bf16, Stored::F32, Stored::I64] {
-            let mut bytes = vec![0; stored.bytes()];
-            encode_one(-24.0, stored, &mut bytes);
-            assert_eq!(decode(&bytes, stored, vec![9.0; 3]), [-24.0], "{stored:?}");
         }
     }
 }

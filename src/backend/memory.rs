@@ -1,19 +1,17 @@
 //! The tensors of one case, placed in an arena.
 
-use super::arena::{Arena, ArenaError, Region, Span};
-use super::control::Call;
-use super::poison::fill;
 use super::values::{decode_into, encode_one};
+use super::{Arena, Call, Poison, Region, Span};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
-use crate::op::{Case, ElementType, OpError, Operation, Role, Stored, draw};
+use crate::op::{Case, DrawPlan, ElementType, OpError, Operation, Role, Stored};
 use crate::rng::Stream;
 
 /// Why a case has no tensors.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// They do not fit.
-    #[error(transparent)]
-    Arena(#[from] ArenaError),
+    /// The memory is not to be had, or too small; a sentence.
+    #[error("{0}")]
+    Unavailable(String),
     /// A shape for which an expression fails.
     #[error(transparent)]
     Op(#[from] OpError),
@@ -51,11 +49,11 @@ pub struct CaseMemory {
     ints: Vec<i64>,
     floats: Vec<f32>,
     scratch: Vec<ScratchBuffer>,
-    copies: Vec<Copy>,
+    copies: Vec<Set>,
 }
 
 #[derive(Debug, Clone)]
-struct Copy {
+struct Set {
     /// In the operation's order; `None` where absent.
     tensors: Vec<Option<Span>>,
     scratch: Vec<Span>,
@@ -81,7 +79,7 @@ impl CaseMemory {
     ///
     /// # Errors
     /// An expression that fails at the case's (complete) shape.
-    pub fn footprint(
+    pub fn footprint<A: Arena>(
         op: &Operation,
         case: &Case,
         scratch: &[ScratchBuffer],
@@ -90,10 +88,10 @@ impl CaseMemory {
         let (mut inputs, mut outputs) = (0, 0);
         for (role, bytes) in tensor_bytes(op, case)? {
             let side = if role == Role::Input { &mut inputs } else { &mut outputs };
-            *side += bytes.map_or(0, Arena::footprint);
+            *side += bytes.map_or(0, A::footprint);
         }
         for buffer in scratch {
-            outputs += Arena::footprint(buffer.elements * buffer.dtype.bytes(case.dtype));
+            outputs += A::footprint(buffer.elements * buffer.dtype.bytes(case.dtype));
         }
         Ok((inputs * copies, outputs * copies))
     }
@@ -102,8 +100,8 @@ impl CaseMemory {
     ///
     /// # Errors
     /// A full arena, or an expression that fails at this shape.
-    pub fn place(
-        arena: &mut Arena,
+    pub fn place<A: Arena>(
+        arena: &mut A,
         op: &Operation,
         case: &Case,
         scratch: &[ScratchBuffer],
@@ -121,7 +119,7 @@ impl CaseMemory {
                 .iter()
                 .map(|buffer| arena.place(Region::Outputs, buffer.elements * buffer.dtype.bytes(case.dtype)))
                 .collect::<Result<_, _>>()?;
-            sets.push(Copy { tensors, scratch, zones: None });
+            sets.push(Set { tensors, scratch, zones: None });
         }
         Ok(Self {
             ints: op.ints(&case.shape)?,
@@ -139,6 +137,12 @@ impl CaseMemory {
         &self.case
     }
 
+    /// The operation they belong to.
+    #[must_use]
+    pub const fn operation(&self) -> &Operation {
+        &self.op
+    }
+
     /// How many sets there are.
     #[must_use]
     pub const fn copies(&self) -> usize {
@@ -149,11 +153,11 @@ impl CaseMemory {
     ///
     /// # Errors
     /// An expression of a draw that fails.
-    pub fn draw(&self, arena: &mut Arena, copy: usize, seed: u64) -> Result<(), OpError> {
+    pub fn draw<A: Arena>(&self, arena: &mut A, copy: usize, seed: u64) -> Result<(), OpError> {
         let (shape, dtype) = (&self.case.shape, self.case.dtype);
         for (tensor, span) in self.op.tensors.iter().zip(&self.copies[copy].tensors) {
             if let (Some(span), Some(how)) = (span, self.op.draw_of(tensor, &self.case)?) {
-                draw(&self.op, tensor, shape, dtype, how, seed, arena.bytes_mut(span))?;
+                arena.draw(span, &DrawPlan::new(&self.op, tensor, shape, dtype, how, seed)?);
             }
         }
         Ok(())
@@ -164,29 +168,28 @@ impl CaseMemory {
     /// Poison is random bits with high exponents: about half the elements are NaN, the others close to
     /// the largest value of their type, of either sign; neither is ever a plausible result. Scratch that
     /// is kept at zero by its kernel is zeroed; scratch that is zeroed for each launch is so by [`Self::call`].
-    pub fn poison(&mut self, arena: &mut Arena, copy: usize, seed: u64) {
-        let stream = Stream::new(seed, "poison");
-        let mut number = 0;
-        let mut next = |bytes: &mut [u8], stored: Stored| {
-            number += 1;
-            fill(bytes, stored, stream.bits(number));
-        };
-        for (stored, span) in self.outputs_of(copy) {
-            next(arena.bytes_mut(&span), stored);
-        }
-        for (buffer, span) in self.scratch.iter().zip(&self.copies[copy].scratch) {
-            match buffer.init {
-                ScratchInit::Poison | ScratchInit::Zero => {
-                    next(arena.bytes_mut(span), buffer.dtype.stored(self.case.dtype))
-                }
-                ScratchInit::ZeroKept => arena.bytes_mut(span).fill(0),
+    pub fn poison<A: Arena>(&mut self, arena: &mut A, copy: usize, seed: u64) {
+        self.poison_all(arena, &[(copy, seed)]);
+    }
+
+    /// The same for several copies, each with its seed.
+    pub fn poison_all<A: Arena>(&mut self, arena: &mut A, seeds: &[(usize, u64)]) {
+        let dtype = self.case.dtype;
+        let mut stretches = Vec::new();
+        for &(copy, seed) in seeds {
+            let stream = Stream::new(seed, "poison");
+            let scratch = || self.scratch.iter().zip(&self.copies[copy].scratch);
+            for (_, span) in scratch().filter(|(buffer, _)| buffer.init == ScratchInit::ZeroKept) {
+                arena.zero(span);
             }
+            let rubbish = scratch().filter(|(buffer, _)| buffer.init != ScratchInit::ZeroKept);
+            let rubbish = rubbish.map(|(buffer, span)| (buffer.dtype.stored(dtype), *span));
+            let spans = self.outputs_of(copy).chain(rubbish).zip(1..);
+            stretches.extend(spans.map(|((stored, span), number)| Poison { span, stored, key: stream.bits(number) }));
+            self.copies[copy].zones = Some(stream.bits(0));
+            stretches.extend(self.zones_of::<A>(copy).into_iter().map(|zone| zone.poison));
         }
-        let zones = stream.bits(0);
-        self.copies[copy].zones = Some(zones);
-        for (number, stored, zone, _) in self.zones_of(copy) {
-            fill(arena.bytes_mut(&zone), stored, zones ^ number);
-        }
+        arena.poison(&stretches);
     }
 
     /// Changes one random element of one random input to something far from what it was, as large as
@@ -194,7 +197,7 @@ impl CaseMemory {
     ///
     /// What stands in the output is then the answer to another question: a kernel that recognises its
     /// inputs by a sample, and returns what it stored, is caught (JUDGE, row 4).
-    pub fn change_one(&self, arena: &mut Arena, copy: usize, seed: u64) -> Option<Change> {
+    pub fn change_one<A: Arena>(&self, arena: &mut A, copy: usize, seed: u64) -> Option<Change> {
         let stream = Stream::new(seed, "change");
         let inputs: Vec<(&str, Stored, Span)> = self
             .op
@@ -208,28 +211,27 @@ impl CaseMemory {
         let size = stored.bytes();
         let count = span.bytes / size;
         let element = stream.below(1, count as u64) as usize;
-        let bytes = arena.bytes_mut(&span);
-        let value = |bytes: &[u8], at: usize| {
-            let mut one = [0.0];
-            decode_into(&bytes[at * size..(at + 1) * size], stored, &mut one);
-            one[0]
-        };
-        let others: Vec<f64> = (2..66)
-            .map(|turn| value(bytes, stream.below(turn, count as u64) as usize))
-            .filter(|v| v.is_finite())
-            .collect();
-        let before = value(bytes, element);
+        let places = (2..66).map(|turn| stream.below(turn, count as u64) as usize);
+        let places: Vec<usize> = std::iter::once(element).chain(places).collect();
+        let mut values = vec![0.0; places.len()];
+        decode_into(&arena.gather(&span, size, &places), stored, &mut values);
+        let before = values[0];
+        let others = || values[1..].iter().copied().filter(|v| v.is_finite());
         let wanted = match stored.dtype() {
             // Another element's index is one that is allowed.
-            None => others.into_iter().find(|other| *other != before)?,
+            None => others().find(|other| *other != before)?,
             Some(dtype) => {
-                let largest = others.iter().fold(0.0, |largest: f64, v| largest.max(v.abs()));
+                let largest = others().fold(0.0, |largest: f64, v| largest.max(v.abs()));
                 let size = if largest == 0.0 { 1.0 } else { 8.0 * largest };
                 size.min(dtype.largest()).copysign(if before.is_sign_negative() { 1.0 } else { -1.0 })
             }
         };
-        encode_one(wanted, stored, &mut bytes[element * size..(element + 1) * size]);
-        Some(Change { tensor: tensor.to_owned(), element, before, after: value(bytes, element) })
+        let mut bytes = vec![0; size];
+        encode_one(wanted, stored, &mut bytes);
+        arena.poke(&span, element * size, &bytes);
+        let mut after = [0.0];
+        decode_into(&bytes, stored, &mut after);
+        Some(Change { tensor: tensor.to_owned(), element, before, after: after[0] })
     }
 
     /// A launch of image number `image` on a copy, which begins with zeroing the scratch that wants it.
@@ -247,46 +249,50 @@ impl CaseMemory {
     ///
     /// # Errors
     /// A sentence for the verdict.
-    pub fn check_zones(&self, arena: &Arena, copy: usize) -> Result<(), String> {
-        let Some(zones) = self.copies[copy].zones else { return Ok(()) };
-        let mut wanted = Vec::new();
-        for (number, stored, zone, (name, after)) in self.zones_of(copy) {
-            wanted.resize(zone.bytes, 0);
-            fill(&mut wanted, stored, zones ^ number);
-            let found = arena.bytes(&zone);
-            let differs = |(a, b): (&u8, &u8)| a != b;
-            let mut pairs = found.iter().zip(&wanted);
+    pub fn check_zones<A: Arena>(&self, arena: &mut A, copy: usize) -> Result<(), String> {
+        if self.copies[copy].zones.is_none() {
+            return Ok(());
+        }
+        let zones = self.zones_of::<A>(copy);
+        let stretches: Vec<Poison> = zones.iter().map(|zone| zone.poison).collect();
+        if let Some(found) = arena.disturbed(&stretches) {
+            let zone = &zones[found.index];
             // The byte nearest to the buffer says most about the mistake.
-            let (distance, side) = if after {
-                (pairs.position(differs), "after its end")
-            } else {
-                (pairs.rev().position(differs), "before its start")
+            let (distance, side) = match zone.after {
+                true => (found.first + 1, "after its end"),
+                false => (zone.poison.span.bytes - found.last, "before its start"),
             };
-            if let Some(distance) = distance {
-                return Err(format!("it wrote outside `{name}`, {} bytes {side}", distance + 1));
-            }
+            return Err(format!("it wrote outside `{}`, {distance} bytes {side}", zone.name));
         }
         let kept = self.scratch.iter().zip(&self.copies[copy].scratch);
         for (buffer, span) in kept.filter(|(buffer, _)| buffer.init == ScratchInit::ZeroKept) {
-            if let Some(at) = arena.bytes(span).iter().position(|byte| *byte != 0) {
+            if let Some(at) = arena.not_zero(span) {
                 return Err(format!("scratch `{}` is not zero afterwards (byte {at})", buffer.name));
             }
         }
         Ok(())
     }
 
-    /// Each input's bytes in the operation's order, `None` where absent: what the oracle takes.
-    #[must_use]
-    pub fn inputs<'a>(&self, arena: &'a Arena, copy: usize) -> Vec<Option<&'a [u8]>> {
+    /// The input that is not as the judge's last write left it, by name.
+    pub fn changed_input<A: Arena>(&self, arena: &mut A, copy: usize) -> Option<&str> {
         let pairs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
         let inputs = pairs.filter(|(tensor, _)| tensor.role == Role::Input);
-        inputs.map(|(_, span)| span.as_ref().map(|span| arena.bytes(span))).collect()
+        let (names, spans): (Vec<&str>, Vec<Span>) =
+            inputs.filter_map(|(tensor, span)| Some((tensor.name.as_str(), (*span)?))).unzip();
+        arena.changed_input(&spans).map(|index| names[index])
     }
 
-    /// Each output's bytes in the operation's order: what [`super::compare`] takes.
+    /// Each input in the operation's order, `None` where absent: what the oracle takes.
     #[must_use]
-    pub fn outputs<'a>(&self, arena: &'a Arena, copy: usize) -> Vec<&'a [u8]> {
-        self.outputs_of(copy).map(|(_, span)| arena.bytes(&span)).collect()
+    pub fn inputs(&self, copy: usize) -> Vec<Option<Span>> {
+        let pairs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
+        pairs.filter(|(tensor, _)| tensor.role == Role::Input).map(|(_, span)| *span).collect()
+    }
+
+    /// Each output in the operation's order: what is compared.
+    #[must_use]
+    pub fn outputs(&self, copy: usize) -> Vec<Span> {
+        self.outputs_of(copy).map(|(_, span)| span).collect()
     }
 
     /// How many scratch buffers a copy has.
@@ -295,45 +301,38 @@ impl CaseMemory {
         self.scratch.len()
     }
 
-    /// Bytes of all outputs of one copy.
-    #[must_use]
-    pub fn output_bytes(&self) -> usize {
-        self.outputs_of(0).map(|(_, span)| span.bytes).sum()
-    }
-
-    /// BLAKE3 of a copy's outputs.
-    #[must_use]
-    pub fn output_digest(&self, arena: &Arena, copy: usize) -> [u8; 32] {
-        digest(self.outputs(arena, copy).into_iter())
-    }
-
-    /// BLAKE3 of a copy's inputs, to see whether they are unchanged.
-    #[must_use]
-    pub fn inputs_digest(&self, arena: &Arena, copy: usize) -> [u8; 32] {
-        digest(self.inputs(arena, copy).into_iter().flatten())
-    }
-
     fn outputs_of(&self, copy: usize) -> impl Iterator<Item = (Stored, Span)> + '_ {
         let pairs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
         let outputs = pairs.filter(|(tensor, _)| tensor.role == Role::Output);
         outputs.filter_map(|(tensor, span)| Some((tensor.dtype.stored(self.case.dtype), (*span)?)))
     }
 
-    /// Red zones with a number each, what their buffer holds, its name, and whether they stand after it.
-    fn zones_of(&self, copy: usize) -> Vec<(u64, Stored, Span, (&str, bool))> {
+    /// All red zones of a copy, once they were filled.
+    fn zones_of<A: Arena>(&self, copy: usize) -> Vec<Zone<'_>> {
         let dtype = self.case.dtype;
         let set = &self.copies[copy];
         let tensors = self.op.tensors.iter().zip(&set.tensors);
         let tensors = tensors.filter_map(|(tensor, span)| Some((tensor.name.as_str(), tensor.dtype, (*span)?)));
         let scratch = self.scratch.iter().zip(&set.scratch);
         let scratch = scratch.map(|(buffer, span)| (buffer.name.as_str(), buffer.dtype, *span));
-        let zones = tensors.chain(scratch).flat_map(|(name, element, span)| {
-            let [before, after] = Arena::red_zones(&span);
-            let stored = element.stored(dtype);
-            [(stored, before, (name, false)), (stored, after, (name, true))]
+        let sides = tensors.chain(scratch).flat_map(|(name, element, span)| {
+            let [before, after] = A::red_zones(&span);
+            [(name, element.stored(dtype), before, false), (name, element.stored(dtype), after, true)]
         });
-        zones.enumerate().map(|(number, (stored, zone, what))| (number as u64, stored, zone, what)).collect()
+        let keys = (0..).map(|number| set.zones.unwrap_or_default() ^ number);
+        let zone = |((name, stored, span, after), key)| Zone { name, after, poison: Poison { span, stored, key } };
+        sides.zip(keys).map(zone).collect()
     }
+}
+
+/// A red zone.
+struct Zone<'a> {
+    /// The buffer it guards.
+    name: &'a str,
+    /// Whether it stands after that buffer.
+    after: bool,
+    /// What it holds.
+    poison: Poison,
 }
 
 /// Role and size in bytes of each tensor, `None` where it is absent.
@@ -346,12 +345,4 @@ fn tensor_bytes(op: &Operation, case: &Case) -> Result<Vec<(Role, Option<usize>)
             Ok((tensor.role, present.then_some(bytes)))
         })
         .collect()
-}
-
-fn digest<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
-    }
-    *hasher.finalize().as_bytes()
 }

@@ -1,0 +1,28 @@
+//! Code of the forward pass itself, compiled like a kernel.
+
+use super::compile::{CompileError, Compiler, Image};
+use super::prelude::prelude;
+use crate::backend::Step;
+use crate::op::Dtype;
+
+const SOURCE: &str = include_str!("glue.c");
+
+const fn call(step: Step) -> &'static str {
+    match step {
+        Step::Embedding => "embedding(p[0], p[1], p[2], i[0], i[1])",
+        Step::Add => "add(p[0], p[1], p[2], i[0])",
+        Step::Nothing => "nothing()",
+    }
+}
+
+/// The image of a step. It goes the candidates' way, so that it is built with the same flags as kernels are.
+pub(super) fn glue(compiler: &Compiler, step: Step, dtype: Dtype) -> Result<Image, CompileError> {
+    let entry = format!(
+        "__attribute__((visibility(\"default\")))\n\
+         void ws_entry(void *const *p, const int64_t *i, const float *f) {{\n    \
+         (void)p, (void)i, (void)f;\n    {};\n}}\n",
+        call(step)
+    );
+    let source = format!("{}#line 1 \"glue.c\"\n{SOURCE}\n{entry}", prelude(dtype));
+    compiler.compile_candidate("glue", SOURCE, &source, &[])
+}

@@ -1,0 +1,230 @@
+//! What judging one task needs: the device, the operation, whoever waits.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::backend::{Backend, CaseMemory, Host, MemoryError, StartError};
+use crate::device::DeviceCard;
+use crate::evaluation::{CaseResult, ErrorStats, Stage, Verdict};
+use crate::kernel::KernelFile;
+use crate::op::{Case, Dtype, OpError, OpSource, Operation, Shape, TargetShape};
+
+use super::Failure;
+use super::build::Build;
+use super::elsewhere::Elsewhere;
+use super::task::{JudgeError, Progress};
+
+/// Whoever waits for the judge.
+#[derive(Clone, Copy)]
+pub struct Watch<'a> {
+    /// Told where the judge is.
+    pub progress: &'a (dyn Fn(Progress) + Sync),
+    /// Set when nobody wants the answer any more.
+    pub cancelled: &'a AtomicBool,
+}
+
+/// An operation with its compiled oracle.
+pub(super) struct Known<B: Backend> {
+    pub(super) op: Operation,
+    pub(super) source: OpSource,
+    pub(super) oracle: B::Oracle,
+}
+
+/// What every measurement on this device needs.
+pub(super) struct Bench<'a, B: Backend> {
+    pub(super) backend: &'a B,
+    pub(super) known: &'a Known<B>,
+    pub(super) watch: Watch<'a>,
+    /// Where a session gets a process of its own, if not here.
+    pub(super) elsewhere: Option<&'a dyn Elsewhere>,
+    /// The task's seed, which also chooses the elements of the oracle's products that are checked.
+    pub(super) seed: u64,
+    /// When each stage began.
+    pub(super) clock: &'a StageClock,
+}
+
+/// When stages began, in order; one may begin again.
+#[derive(Debug, Default)]
+pub(super) struct StageClock(RefCell<Vec<(Stage, Instant)>>);
+
+impl StageClock {
+    fn begin(&self, stage: Stage) {
+        let mut began = self.0.borrow_mut();
+        if began.last().is_none_or(|(last, _)| *last != stage) {
+            began.push((stage, Instant::now()));
+        }
+    }
+
+    /// Seconds of each stage until now.
+    pub(super) fn seconds(&self) -> BTreeMap<Stage, f64> {
+        let began = self.0.borrow();
+        let ends = began.iter().skip(1).map(|(_, at)| *at).chain([Instant::now()]);
+        let mut seconds = BTreeMap::new();
+        for ((stage, at), end) in began.iter().zip(ends) {
+            *seconds.entry(*stage).or_default() += (end - *at).as_secs_f64();
+        }
+        seconds
+    }
+}
+
+/// Time a launch may always take.
+const MIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// One candidate under examination.
+pub(super) struct Trial<'a, B: Backend> {
+    pub(super) bench: &'a Bench<'a, B>,
+    pub(super) build: &'a Build<B>,
+    pub(super) arena: B::Arena,
+    pub(super) cases: &'a mut Vec<CaseResult>,
+    /// How much of the device the kernels occupy at the largest timed case.
+    pub(super) occupancy: Vec<String>,
+}
+
+/// A copy's outputs as a backend takes them.
+pub(super) type Taken<B> = <<B as Backend>::Host as Host>::Taken;
+
+impl<B: Backend> Bench<'_, B> {
+    pub(super) fn op(&self) -> &Operation {
+        &self.known.op
+    }
+
+    pub(super) fn card(&self) -> &DeviceCard {
+        self.backend.card()
+    }
+
+    /// The same bench with all sessions in this process.
+    pub(super) fn here(&self) -> Bench<'_, B> {
+        let Self { backend, known, watch, seed, clock, .. } = *self;
+        Bench { backend, known, watch, elsewhere: None, seed, clock }
+    }
+
+    /// A fresh place for what was built to run on this memory.
+    pub(super) fn host(&self, build: &Build<B>, arena: &B::Arena) -> Result<B::Host, Failure> {
+        self.start(build, arena, false)
+    }
+
+    fn start(&self, build: &Build<B>, arena: &B::Arena, dirty: bool) -> Result<B::Host, Failure> {
+        self.backend.host(&build.images(), arena, dirty).map_err(|error| match error {
+            StartError::Machine(what) => JudgeError::machine("starting the candidate's process", what).into(),
+            StartError::Kernel(_) => Failure::Verdict(Verdict::Error { stage: Stage::Compile, why: error.to_string() }),
+        })
+    }
+
+    /// An arena that holds the largest of `sizes` (inputs and outputs apart).
+    pub(super) fn arena(&self, sizes: impl IntoIterator<Item = (usize, usize)>) -> Result<B::Arena, Failure> {
+        let (inputs, outputs) = sizes.into_iter().fold((0, 0), |(i, o), (a, b)| (i.max(a), o.max(b)));
+        Ok(self.backend.arena(inputs, outputs)?)
+    }
+
+    /// How far what was taken of `copy` is from the oracle's answer for what that copy's inputs hold.
+    pub(super) fn compare(
+        &self,
+        memory: &CaseMemory,
+        arena: &mut B::Arena,
+        copy: usize,
+        taken: &Taken<B>,
+    ) -> Result<ErrorStats, Failure> {
+        let seed = self.seed.wrapping_add(copy as u64);
+        self.backend
+            .compare(&self.known.oracle, memory, arena, copy, taken, seed)
+            .map_err(|error| JudgeError::machine("oracle", error).into())
+    }
+
+    /// How long one launch of `case` may take before it counts as hanging.
+    ///
+    /// # Errors
+    /// A shape that does not fit the operation.
+    pub(super) fn launch_limit(&self, case: &Case) -> Result<Duration, OpError> {
+        let seconds = self.op().flops(&case.shape)? as f64 / self.backend.case_limits().least_flops as f64;
+        Ok(MIN_LIMIT + Duration::from_secs_f64(seconds))
+    }
+
+    /// Ends the evaluation when nobody wants it any more.
+    pub(super) fn check_cancelled(&self) -> Result<(), JudgeError> {
+        if self.watch.cancelled.load(Ordering::Relaxed) { Err(JudgeError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Tells where the judge is.
+    pub(super) fn at(&self, stage: Stage, detail: impl Into<String>) {
+        self.clock.begin(stage);
+        (self.watch.progress)(Progress { stage, detail: detail.into() });
+    }
+
+    /// The kernel file of a text, if it is one for this operation and device.
+    pub(super) fn read(&self, text: &str) -> Result<KernelFile, Failure> {
+        let error = |why: String| Failure::Verdict(Verdict::Error { stage: Stage::Compile, why });
+        let kernel = KernelFile::parse(text).map_err(|why| error(why.to_string()))?;
+        let op = &self.op().name;
+        if kernel.front.op != *op {
+            return Err(error(format!("it is a kernel for {}, and {op} is wanted", kernel.front.op)));
+        }
+        self.backend.accepts(&kernel.front).map_err(error)?;
+        if let Some(missing) = Dtype::ALL.iter().find(|dtype| !kernel.front.dtypes.contains(dtype)) {
+            return Err(Failure::reject(
+                Stage::Compile,
+                format!("it does not serve {missing}; every kernel serves f16, bf16 and f32"),
+            ));
+        }
+        Ok(kernel)
+    }
+
+    /// Compiles a kernel file for `shapes`.
+    pub(super) fn build(&self, kernel: KernelFile, shapes: &BTreeSet<(Shape, Dtype)>) -> Result<Build<B>, Failure> {
+        Build::new(self.backend, self.op(), kernel, shapes, self.watch.cancelled)
+    }
+
+    /// Compiles the kernel file of a text for a target.
+    pub(super) fn build_text(&self, text: &str, target: &[TargetShape]) -> Result<Build<B>, Failure> {
+        self.build(self.read(text)?, &timed_shapes(target))
+    }
+
+    /// The same for a kernel that was right before: what is wrong with it now is not the candidate's fault.
+    pub(super) fn trusted(&self, text: &str, target: &[TargetShape]) -> Result<Build<B>, Failure> {
+        self.build_text(text, target).map_err(|failure| match failure {
+            Failure::Verdict(verdict) => JudgeError::Incumbent(verdict.why().to_owned()).into(),
+            machine @ Failure::Judge(_) => machine,
+        })
+    }
+
+    /// What the user has today for a target where that is a library, with its name.
+    pub(super) fn library(&self, target: &[TargetShape]) -> Option<(Build<B>, &'static str)> {
+        Build::library(self.backend, self.op(), &timed_shapes(target))
+    }
+
+    /// The target shapes with every symbol filled in.
+    pub(super) fn complete(&self, target: &[TargetShape]) -> Result<Vec<TargetShape>, Failure> {
+        if target.is_empty() {
+            return Err(JudgeError::machine("request", "no shape to time").into());
+        }
+        target
+            .iter()
+            .map(|wanted| {
+                let shape = self.op().complete(&wanted.shape).map_err(JudgeError::from)?;
+                Ok(TargetShape { shape, ..wanted.clone() })
+            })
+            .collect()
+    }
+}
+
+impl<B: Backend> Trial<'_, B> {
+    /// A fresh place with the candidate, in which nothing is zero by luck.
+    pub(super) fn host(&self) -> Result<B::Host, Failure> {
+        self.bench.start(self.build, &self.arena, true)
+    }
+}
+
+/// The distinct shapes and dtypes of a target.
+pub(super) fn timed_shapes(target: &[TargetShape]) -> BTreeSet<(Shape, Dtype)> {
+    target.iter().map(|wanted| (wanted.shape.clone(), wanted.dtype)).collect()
+}
+
+impl From<MemoryError> for Failure {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::Op(error) => JudgeError::from(error).into(),
+            MemoryError::Unavailable(what) => JudgeError::machine("tensor memory", what).into(),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the machine shows when nothing differs: a kernel timed against a copy of itself.
+
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::evaluation::Stage;
+use crate::kernel::{self, KernelFile};
+use crate::op::TargetShape;
+use crate::rng::Stream;
+
+use super::Failure;
+use super::bench::{Bench, timed_shapes};
+use super::build::Build;
+use super::decision::{Decision, Margin};
+use super::fresh::{blocks_of, sessions};
+use super::session::{Block, CONFIRM_BLOCKS, SPREAD_AWAY, SPREAD_SESSIONS, rounds_for};
+use super::task::JudgeError;
+use super::timing::{MatchUp, Rig};
+
+/// A block takes about this long at the most, however noisy the machine: eighty of them are a verdict's worst case.
+const BLOCK_TIME: Duration = Duration::from_millis(60);
+
+/// What the machine shows when nothing differs.
+pub(super) struct Spread {
+    pub(super) decision: Decision,
+    /// Rounds that a block should have.
+    pub(super) rounds: usize,
+    pub(super) sessions: Vec<Vec<Block>>,
+}
+
+/// Same-against-same sessions in fresh processes: the kernel against a copy of itself with other addresses.
+///
+/// The first one, of single rounds, settles how many rounds a block has; the others give the margin.
+pub(super) fn spread<B: Backend>(
+    bench: &Bench<'_, B>,
+    target: &[TargetShape],
+    build: &Build<B>,
+    calls: &[u32],
+    seed: u64,
+) -> Result<Spread, Failure> {
+    let decision = Decision::new(Margin::default(), calls);
+    let padding = |number| Stream::new(seed, "padding").below(number, 4096);
+    let twins = [twin(bench, build, target, padding(0))?, twin(bench, build, target, padding(1))?];
+    let here = bench.here();
+    let mut rig = Rig::new(&here, target, [build, &twins[0]], seed)?;
+    let told = (Stage::Timing, "the machine's own spread");
+    let matches = |numbers: std::ops::RangeInclusive<usize>, rounds| -> Vec<_> {
+        let twin = |number: usize| &twins[number % twins.len()];
+        numbers.map(|number| (number, MatchUp { incumbent: build, candidate: twin(number), rounds })).collect()
+    };
+    let first = sessions(&here, Some(&mut rig), target, seed, &matches(0..=0, 1), told)?;
+    let took_s = first.iter().map(|session| session.took_s).sum::<f64>();
+    let affordable = BLOCK_TIME.as_secs_f64() / (took_s / CONFIRM_BLOCKS as f64);
+    let scatter = decision.scatter(&blocks_of(first).concat());
+    let rounds = rounds_for(scatter).min(affordable as usize).max(1);
+    // Sessions in processes elsewhere have memory of their own.
+    let away = if bench.elsewhere.is_some() { SPREAD_AWAY } else { 0 };
+    let mut measured = match away {
+        0 => Vec::new(),
+        away => blocks_of(sessions(bench, None, target, seed, &matches(1..=away, rounds), told)?),
+    };
+    let rest = matches(away + 1..=SPREAD_SESSIONS, rounds);
+    measured.extend(blocks_of(sessions(&here, Some(&mut rig), target, seed, &rest, told)?));
+    let margin = Margin::from_sessions(&decision, &measured);
+    Ok(Spread { decision: Decision::new(margin, calls), rounds, sessions: measured })
+}
+
+/// The same kernel at other addresses: what a candidate that changes nothing looks like.
+pub(super) fn twin<B: Backend>(
+    bench: &Bench<'_, B>,
+    build: &Build<B>,
+    target: &[TargetShape],
+    padding: u64,
+) -> Result<Build<B>, Failure> {
+    let own = build.kernel().ok_or_else(|| JudgeError::machine("padding", "a library has no text"))?;
+    let text = kernel::pad(&own.text, padding as usize + 1);
+    let padded = KernelFile::parse(&text).map_err(|error| JudgeError::machine("padding", error))?;
+    bench.build(padded, &timed_shapes(target))
+}

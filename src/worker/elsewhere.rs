@@ -1,0 +1,150 @@
+//! Sessions in workers of their own: where a kernel is not a process, what it left in one must not favour it in the next.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::protocol::{Ask, FailureKind, PROTOCOL, Reply, Request};
+use crate::harness::{Elsewhere, Failure, JudgeError, Session, SessionAnswer, SessionTask, Watch};
+
+/// Workers that are started together, so that starting all takes hardly longer than starting one. They rest until it is
+/// their turn.
+const TOGETHER: usize = 4;
+
+/// How often it is looked whether anybody still wants the answer.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A worker that says nothing for so long is taken to be dead: it speaks twice a second while it works.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// No session takes longer than this.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Starts workers for sessions.
+#[derive(Debug)]
+pub struct Workers {
+    program: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Workers {
+    /// Workers are `program` with `arguments`, which make it leave the device's lock to whoever holds it.
+    #[must_use]
+    pub const fn new(program: PathBuf, arguments: Vec<String>) -> Self {
+        Self { program, arguments }
+    }
+}
+
+impl Elsewhere for Workers {
+    fn sessions(&self, tasks: &[SessionTask], watch: Watch<'_>) -> Result<Vec<Session>, Failure> {
+        let mut sessions = Vec::with_capacity(tasks.len());
+        for tasks in tasks.chunks(TOGETHER) {
+            let workers = tasks.iter().map(|_| Worker::start(self)).collect::<Result<Vec<_>, _>>()?;
+            for worker in &workers {
+                worker.greeted(watch)?;
+            }
+            for (task, mut worker) in tasks.iter().zip(workers) {
+                sessions.push(worker.session(task, watch)?);
+            }
+        }
+        Ok(sessions)
+    }
+}
+
+/// One worker; it is killed when dropped.
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    /// Its lines, until its output ends.
+    lines: Receiver<String>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn machine(what: impl std::fmt::Display) -> JudgeError {
+    JudgeError::machine("a session's own process", what)
+}
+
+impl Worker {
+    fn start(workers: &Workers) -> Result<Self, JudgeError> {
+        let mut child = Command::new(&workers.program)
+            .args(&workers.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(machine)?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(machine("it has no pipes"));
+        };
+        let (said, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if said.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, input, lines })
+    }
+
+    fn greeted(&self, watch: Watch<'_>) -> Result<(), JudgeError> {
+        match self.hear(watch)? {
+            Reply::Hello { protocol: PROTOCOL, .. } => Ok(()),
+            other => Err(machine(format!("it did not greet: {other:?}"))),
+        }
+    }
+
+    fn session(&mut self, task: &SessionTask, watch: Watch<'_>) -> Result<Session, Failure> {
+        let request = Request { id: 1, ask: Ask::Session(Box::new(task.clone())) };
+        let mut line = serde_json::to_string(&request).map_err(machine)?;
+        line.push('\n');
+        self.input.write_all(line.as_bytes()).map_err(machine)?;
+        let began = Instant::now();
+        loop {
+            match self.hear(watch)? {
+                Reply::Done { result, .. } => {
+                    return match serde_json::from_value(result).map_err(machine)? {
+                        SessionAnswer::Measured(session) => Ok(session),
+                        SessionAnswer::Failed(verdict) => Err(Failure::Verdict(verdict)),
+                    };
+                }
+                Reply::Failed { kind, place, .. } => {
+                    return Err(match kind {
+                        FailureKind::Incumbent => JudgeError::Incumbent(place),
+                        FailureKind::Cancelled => JudgeError::Cancelled,
+                        FailureKind::BadRequest | FailureKind::Machine => machine(place),
+                    }
+                    .into());
+                }
+                Reply::Event { .. } if began.elapsed() < LONGEST => {}
+                Reply::Event { .. } => return Err(machine("it takes too long").into()),
+                Reply::Hello { .. } => return Err(machine("it greeted twice").into()),
+            }
+        }
+    }
+
+    /// Its next message.
+    fn hear(&self, watch: Watch<'_>) -> Result<Reply, JudgeError> {
+        let began = Instant::now();
+        loop {
+            if watch.cancelled.load(Ordering::Relaxed) {
+                return Err(JudgeError::Cancelled);
+            }
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => return serde_json::from_str(&line).map_err(machine),
+                Err(RecvTimeoutError::Timeout) if began.elapsed() < SILENCE => {}
+                Err(RecvTimeoutError::Timeout) => return Err(machine("it says nothing")),
+                Err(RecvTimeoutError::Disconnected) => return Err(machine("it died")),
+            }
+        }
+    }
+}
