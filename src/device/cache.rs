@@ -37,7 +37,13 @@ mod tests {
 
     #[test]
     fn a_stored_card_comes_back_and_a_damaged_one_does_not() {
-        let ceilings = Ceilings { read_gb_s: 10.5, write_gb_s: 5.0, gflops: BTreeMap::new(), launch_us: 9.0 };
+        let ceilings = Ceilings {
+            read_gb_s: 10.5,
+            write_gb_s: 5.0,
+            gflops: BTreeMap::new(),
+            launch_us: 9.0,
+            shown: BTreeMap::new(),
+        };
         let card = DeviceCard {
             backend: "cpu".into(),
             name: "a processor".into(),

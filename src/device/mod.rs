@@ -1,6 +1,7 @@
 //! The machine a kernel runs on: what it is, and its measured ceilings.
 
 mod cache;
+mod catalogue;
 mod detect;
 mod roofline;
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::op::Dtype;
 pub use cache::{cached_card, store_card};
+pub use catalogue::{Nameplate, nameplate};
 pub use detect::{CpuFacts, detect_cpu};
 pub use roofline::{Bound, Roofline, roofline};
 
@@ -62,4 +64,7 @@ pub struct Ceilings {
     pub gflops: BTreeMap<Dtype, f64>,
     /// One launch of a kernel that does nothing, µs.
     pub launch_us: f64,
+    /// Figures that nothing is decided by, only shown; names end with the unit.
+    #[serde(default)]
+    pub shown: BTreeMap<String, f64>,
 }

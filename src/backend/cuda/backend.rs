@@ -1,0 +1,219 @@
+//! A GPU as a [`Backend`].
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+
+use super::compile::{Compiler, Search, Unit};
+use super::driver::{Gpu, device_count, device_facts, driver_version};
+use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
+use super::launch::{self, Host, Image};
+use super::nvml::Gauge;
+use crate::backend::{Backend, BuildError, CaseLimits, CaseMemory, MemoryError, StartError, Step, calls_per_sample};
+use crate::device::DeviceCard;
+use crate::evaluation::ErrorStats;
+use crate::kernel::{FrontMatter, KernelFile, Resolution};
+use crate::op::{Dtype, Operation, Shape};
+
+/// Below this a launch is measured with others of a recording over rotated buffers, because a pair of events costs 4 µs and
+/// resolves half of one; above it alone, after a sweep of the cache (JUDGE, "Oracle and timing costs").
+const ALONE_US: f64 = 50.0;
+/// How long such a recording should take, so that what starting it costs is below a percent.
+const RECORDING_US: f64 = 400.0;
+
+/// From here on a device that should be idle is not: displays and monitors stay below.
+const BUSY_PERCENT: u32 = 20;
+
+/// A GPU, opened by this process.
+#[derive(Debug)]
+pub struct Cuda {
+    desk: Rc<Desk>,
+    compiler: Compiler,
+    card: DeviceCard,
+    limits: CaseLimits,
+    gauge: Option<Gauge>,
+}
+
+/// How many GPUs the driver counts.
+///
+/// # Errors
+/// A sentence: there is no driver that can be used, or a GPU and no compiler for it.
+pub fn gpus() -> Result<u32, String> {
+    let count = device_count().map_err(|error| error.to_string())?;
+    if count > 0 {
+        let driver = driver_version().map_err(|error| error.to_string())?;
+        Search::of_this_machine().find(Some(driver / 1000)).map_err(|why| format!("there is a GPU, but {why}"))?;
+    }
+    Ok(count)
+}
+
+/// What identifies device `ordinal` for caches and locks, without opening it.
+///
+/// # Errors
+/// A sentence: there is no such device.
+pub fn key_of(ordinal: u32) -> Result<String, String> {
+    device_facts(ordinal).map(|facts| judge::key(&facts)).map_err(|error| error.to_string())
+}
+
+/// Who else uses device `ordinal` now, in a sentence; `None` where nobody does or nobody can tell.
+#[must_use]
+pub fn company(ordinal: u32) -> Option<String> {
+    let facts = device_facts(ordinal).ok()?;
+    let gauged = Gauge::open(&facts.uuid)?.read();
+    let others = gauged.others.map_or(0, |others| others.len());
+    let busy = gauged.busy_percent.unwrap_or(0);
+    (others > 0 || busy >= BUSY_PERCENT).then(|| {
+        format!("{} is used by {others} other processes ({busy} % busy): times will be less certain", facts.name)
+    })
+}
+
+impl Cuda {
+    /// Opens device `ordinal`; its ceilings come from `folder` where they were measured before, unless `recalibrate`.
+    /// What the compiler makes is kept there as well.
+    ///
+    /// # Errors
+    /// A sentence: there is no driver, device or compiler, or no memory to judge with.
+    pub fn open(ordinal: u32, folder: &Path, recalibrate: bool) -> Result<Self, String> {
+        let gpu = Gpu::open(ordinal).map_err(|error| error.to_string())?;
+        let driver = driver_version().map_err(|error| error.to_string())?;
+        let compiler = Compiler::new(folder, Some(driver), None).map_err(|error| error.to_string())?;
+        let capability = gpu.facts().capability;
+        let build = |name: &str, text: &str| trusted(&compiler, name, text, capability);
+        let desk = Desk::new(&gpu, &build)?;
+        let card = judge::device_card(folder, &desk, &build, recalibrate)?;
+        let free = desk.free_memory().map_err(|error| error.to_string())?;
+        let limits = judge::case_limits(&card, free);
+        let gauge = Gauge::open(&gpu.facts().uuid);
+        Ok(Self { desk, compiler, card, limits, gauge })
+    }
+
+    /// The open device.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        self.desk.gpu()
+    }
+
+    /// The compiler it uses.
+    #[must_use]
+    pub const fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    fn build(&self, name: &str, text: &str) -> Result<Vec<u8>, String> {
+        trusted(&self.compiler, name, text, self.gpu().facts().capability)
+    }
+}
+
+/// Compiles a text of the program's own.
+fn trusted(compiler: &Compiler, name: &str, text: &str, capability: u32) -> Result<Vec<u8>, String> {
+    let unit = Unit {
+        name: format!("{name}.cu"),
+        source: text.to_owned(),
+        arch: format!("sm_{capability}"),
+        options: Vec::new(),
+        names: Vec::new(),
+    };
+    let compiled = compiler.trusted(&[unit]).map_err(|error| error.to_string())?;
+    compiled.first().map(|one| one.cubin.to_vec()).ok_or_else(|| "nothing was compiled".to_owned())
+}
+
+impl Backend for Cuda {
+    type Image = Image;
+    type Arena = Arena;
+    type Host = Host;
+    type Oracle = Oracle;
+
+    fn card(&self) -> &DeviceCard {
+        &self.card
+    }
+
+    fn case_limits(&self) -> CaseLimits {
+        self.limits
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        self.desk.free_memory().ok()
+    }
+
+    fn condition(&self) -> Option<String> {
+        self.gauge.as_ref().and_then(|gauge| gauge.read().line())
+    }
+
+    fn accepts(&self, front: &FrontMatter) -> Result<(), String> {
+        front.check_backend("cuda").map_err(|error| error.to_string())?;
+        front
+            .check_arch(self.gpu().facts().capability)
+            .map_err(|error| format!("{error}; this device is {}", self.card.name))
+    }
+
+    fn compile(
+        &self,
+        op: &Operation,
+        kernel: &KernelFile,
+        resolutions: &[Resolution],
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<Image>, BuildError> {
+        let capability = self.gpu().facts().capability;
+        let facts = &self.card.facts;
+        let compiled = self.compiler.candidate(op, kernel, resolutions, capability, facts, cancelled)?;
+        let image =
+            |(compiled, resolution): (_, &Resolution)| Image::of_kernel(op, kernel, resolution, facts, compiled);
+        Ok(compiled.into_iter().zip(resolutions).map(image).collect())
+    }
+
+    fn glue(&self, step: Step, dtype: Dtype) -> Result<Image, BuildError> {
+        launch::glue(&self.compiler, step, dtype, self.gpu().facts().capability)
+    }
+
+    fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(Image, &'static str)> {
+        let build = |name: &str, text: &str| self.build(name, text);
+        // A library that is not installed is none that the user has.
+        let library = Library::find(&self.desk, op, shape, dtype, &build).ok().flatten()?;
+        Some((Image::Library(library), LIBRARY_NAME))
+    }
+
+    fn arena(&self, inputs: usize, outputs: usize) -> Result<Arena, MemoryError> {
+        Arena::new(&self.desk, inputs, outputs)
+    }
+
+    fn host(&self, images: &[&Image], arena: &Arena, dirty: bool) -> Result<Host, StartError> {
+        Host::start(images, arena, dirty)
+    }
+
+    fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
+        let build = |name: &str, text: &str| self.build(name, text);
+        Oracle::compile(&self.desk, op, &build)
+    }
+
+    fn compare(
+        &self,
+        oracle: &Oracle,
+        memory: &CaseMemory,
+        arena: &mut Arena,
+        copy: usize,
+        taken: &Vec<[u64; 2]>,
+        seed: u64,
+    ) -> Result<ErrorStats, String> {
+        let stats = judge::compare(oracle, memory, arena, copy, taken, seed)?;
+        match self.desk.failure() {
+            Some(failure) => Err(failure.to_string()),
+            None => Ok(stats),
+        }
+    }
+
+    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
+        if incumbent_us >= ALONE_US {
+            return 1;
+        }
+        // The other half is for the other side of the pair.
+        calls_per_sample(incumbent_us, RECORDING_US, (copies / 2) as u32) as usize
+    }
+
+    fn hosts_are_processes(&self) -> bool {
+        false
+    }
+
+    fn is_lost(&self) -> bool {
+        self.gpu().is_lost()
+    }
+}

@@ -1,0 +1,310 @@
+//! Texts to cubins: checked, compiled in warm processes, cached.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::cache::{Cache, Record};
+use super::find::{Search, Toolkit};
+use super::frame::{Request, Response};
+use super::messages::{Resources, clean, read};
+use super::process::{Pool, ProcessError};
+use super::{candidate_source, cubin, ptx};
+use crate::backend::BuildError;
+use crate::kernel::{Facts, KernelFile, Resolution, nvrtc_options, target_arch};
+use crate::op::{Dtype, Operation};
+use crate::sandbox::check_cuda;
+
+/// Raised whenever a check or the prelude changes, so that nothing is taken that an older program let pass.
+const GENERATION: u32 = 1;
+
+/// Processes at most; each takes some hundred megabytes and is started when there is work for it.
+const PROCESSES: usize = 16;
+
+/// What everything is compiled with. `--minimal` leaves out what kernels here do not have anyway (textures, kernels that launch
+/// kernels, the heap) and halves the time of a small compilation. Functions need no `__device__`.
+const ALWAYS: [&str; 4] = ["--std=c++17", "--minimal", "-default-device", "--ptxas-options=-v"];
+
+/// A source to compile.
+#[derive(Debug, Clone)]
+pub struct Unit {
+    /// The file's name in messages.
+    pub name: String,
+    /// The whole text.
+    pub source: String,
+    /// `sm_90a`.
+    pub arch: String,
+    /// Options beside the usual ones.
+    pub options: Vec<String>,
+    /// Name expressions of the kernels that will be launched: `gemm<128>`.
+    pub names: Vec<String>,
+}
+
+/// Code for a device.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Compiled {
+    /// What it was compiled from and by: BLAKE3, in hex.
+    pub key: String,
+    /// The cubin.
+    pub cubin: Arc<[u8]>,
+    /// Lowered names by name expression.
+    pub names: BTreeMap<String, String>,
+    /// What each kernel needs.
+    pub resources: Vec<Resources>,
+    /// Resources, then the compiler's warnings: data, cut and without paths of the machine.
+    pub log: String,
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { key, cubin, names, resources, log } = self;
+        let mut text = f.debug_struct("Compiled");
+        text.field("key", key).field("cubin", &cubin.len()).field("names", names);
+        text.field("resources", resources).field("log", log).finish()
+    }
+}
+
+/// NVRTC in processes of its own, with a cache of what they made. It may be used from several threads at once.
+#[derive(Debug)]
+pub struct Compiler {
+    pool: Pool,
+    cache: Cache,
+    includes: Vec<PathBuf>,
+    identity: String,
+    archs: Vec<u32>,
+    version: (u32, u32),
+}
+
+impl Compiler {
+    /// Finds NVRTC on this machine and keeps what it makes under `cache_dir`. `driver` is the newest CUDA that the driver serves
+    /// (as 12080), where there is one. `executable` is started for the processes; this very program where none is given.
+    ///
+    /// # Errors
+    /// [`BuildError::Machine`]: there is no NVRTC, or it cannot be started.
+    pub fn new(cache_dir: &Path, driver: Option<u32>, executable: Option<PathBuf>) -> Result<Self, BuildError> {
+        let toolkit = Search::of_this_machine().find(driver.map(|v| v / 1000)).map_err(BuildError::Machine)?;
+        Self::with(toolkit, cache_dir, executable)
+    }
+
+    /// The same with a toolkit that is known.
+    ///
+    /// # Errors
+    /// As [`Compiler::new`].
+    pub fn with(toolkit: Toolkit, cache_dir: &Path, executable: Option<PathBuf>) -> Result<Self, BuildError> {
+        let machine = |error: &dyn std::fmt::Display| BuildError::Machine(error.to_string());
+        let folder = cache_dir.join("cuda");
+        let cache = Cache::new(&folder)
+            .map_err(|error| BuildError::Machine(format!("the cache in {}: {error}", folder.display())))?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let includes = toolkit.includes.clone();
+        let library = toolkit.library.clone();
+        let pool = Pool::new(toolkit, executable, cores.min(PROCESSES)).map_err(|error| machine(&error))?;
+        let hello = pool.hello().map_err(|error| machine(&error))?;
+        let size = std::fs::metadata(&library).map_or(0, |metadata| metadata.len());
+        let identity = format!("{GENERATION} {:?} {} {size} {includes:?}", hello.version, library.display());
+        Ok(Self { pool, cache, includes, identity, archs: hello.archs, version: hello.version })
+    }
+
+    /// NVRTC's version: major, minor.
+    #[must_use]
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// Folders of headers that a kernel may include from.
+    #[must_use]
+    pub fn includes(&self) -> &[PathBuf] {
+        &self.includes
+    }
+
+    /// Compiles `kernel` at each of `resolutions` for a device of compute capability `capability` (90 for 9.0), as many at once
+    /// as there are processes. Ends with the first that fails, or soon after `cancelled` is set.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn candidate(
+        &self,
+        op: &Operation,
+        kernel: &KernelFile,
+        resolutions: &[Resolution],
+        capability: u32,
+        facts: &Facts,
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<Compiled>, BuildError> {
+        let refused = |error: &dyn std::fmt::Display| BuildError::Kernel(error.to_string());
+        kernel.front.check_backend("cuda").map_err(|error| refused(&error))?;
+        kernel.front.check_arch(capability).map_err(|error| refused(&error))?;
+        kernel.check_against(op).map_err(|error| refused(&error))?;
+        check_cuda(&kernel.text).map_err(|error| refused(&error))?;
+        let options = nvrtc_options(&kernel.front.options).map_err(|error| refused(&error))?;
+        // Without tensor cores products unroll into thousands of instructions: what takes longest is begun first.
+        let mut order: Vec<usize> = (0..resolutions.len()).collect();
+        order.sort_by_key(|index| resolutions[*index].dtype != Dtype::F32);
+        let units: Vec<Unit> = order
+            .iter()
+            .map(|index| &resolutions[*index])
+            .map(|resolution| Unit {
+                name: format!("{}.cu", op.name),
+                source: candidate_source(op, kernel, resolution, capability),
+                arch: target_arch(&kernel.front.arch, capability),
+                options: options.clone(),
+                names: kernel.kernel_names(resolution, facts),
+            })
+            .collect();
+        let compiled = self.all(&units, true, cancelled)?;
+        let mut sorted: Vec<(usize, Compiled)> = order.into_iter().zip(compiled).collect();
+        sorted.sort_by_key(|(index, _)| *index);
+        Ok(sorted.into_iter().map(|(_, compiled)| compiled).collect())
+    }
+
+    /// Compiles texts of the program's own (the judge's, oracles), with nothing before them and nothing refused.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn trusted(&self, units: &[Unit]) -> Result<Vec<Compiled>, BuildError> {
+        self.all(units, false, &AtomicBool::new(false))
+    }
+
+    fn all(&self, units: &[Unit], checked: bool, cancelled: &AtomicBool) -> Result<Vec<Compiled>, BuildError> {
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let done = Mutex::new(Vec::new());
+        let work = || {
+            while !failed.load(Ordering::Relaxed) {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(unit) = units.get(index) else { break };
+                let result = self.one(unit, checked, cancelled);
+                if result.is_err() {
+                    failed.store(true, Ordering::Relaxed);
+                }
+                done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.pool.size.min(units.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(index, _)| *index);
+        done.into_iter().map(|(_, result)| result).collect()
+    }
+
+    fn one(&self, unit: &Unit, checked: bool, cancelled: &AtomicBool) -> Result<Compiled, BuildError> {
+        if cancelled.load(Ordering::Relaxed) {
+            return Err(BuildError::Cancelled);
+        }
+        let options = self.options(unit);
+        let key = self.key(unit, &options, checked);
+        if let Some((record, cubin)) = self.cache.get(&key) {
+            return Ok(compiled(unit, key, record, cubin));
+        }
+        if let Err(unsupported) = self.supports(&unit.arch) {
+            return Err(BuildError::Machine(unsupported));
+        }
+        let request = Request { name: unit.name.clone(), options, names: unit.names.clone() };
+        let (response, bytes) = self.pool.ask(&request, &unit.source, cancelled).map_err(|error| match error {
+            ProcessError::Cancelled => BuildError::Cancelled,
+            ProcessError::Start(_) => BuildError::Machine(error.to_string()),
+            ProcessError::Time | ProcessError::Died(_) => BuildError::Kernel(error.to_string()),
+        })?;
+        let record = self.accept(unit, checked, &response, &bytes)?;
+        let cubin = bytes[..response.cubin].to_vec();
+        // Without a cache everything works, only slower.
+        let _ = self.cache.put(&key, &record, &cubin);
+        Ok(compiled(unit, key, record, cubin))
+    }
+
+    fn accept(&self, unit: &Unit, checked: bool, response: &Response, bytes: &[u8]) -> Result<Record, BuildError> {
+        if let Some(error) = &response.error {
+            return Err(BuildError::Kernel(format!("the compiler failed: {}", clean(error, &self.includes))));
+        }
+        if !response.accepted {
+            return Err(BuildError::Kernel(format!(
+                "the compiler refuses it:\n{}",
+                clean(&without_resources(&response.log), &self.includes)
+            )));
+        }
+        if response.cubin == 0 || response.cubin > bytes.len() || response.names.len() != unit.names.len() {
+            return Err(BuildError::Machine("the process that compiles gave no cubin".into()));
+        }
+        let (cubin, ptx) = bytes.split_at(response.cubin);
+        if checked {
+            let refused = |what: String| BuildError::Kernel(format!("the compiled kernel is refused: {what}"));
+            let text = String::from_utf8_lossy(ptx);
+            if text.trim_end_matches('\0').is_empty() {
+                return Err(BuildError::Machine(
+                    "this NVRTC gives no PTX beside a cubin; use version 12 or newer".into(),
+                ));
+            }
+            let tables = ptx::check(&text).map_err(refused)?;
+            cubin::check(cubin, &tables).map_err(refused)?;
+        }
+        let (mut resources, words) = read(&response.log);
+        for resources in &mut resources {
+            if let Some(at) = response.names.iter().position(|name| *name == resources.kernel) {
+                resources.kernel.clone_from(&unit.names[at]);
+            }
+        }
+        Ok(Record {
+            names: response.names.clone(),
+            resources,
+            log: clean(&words, &self.includes),
+            hash: blake3::hash(cubin).to_hex().to_string(),
+        })
+    }
+
+    fn supports(&self, arch: &str) -> Result<(), String> {
+        let number = arch.trim_start_matches("sm_").trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>();
+        match number {
+            Ok(number) if self.archs.is_empty() || self.archs.contains(&number) => Ok(()),
+            _ => {
+                let (major, minor) = self.version;
+                Err(format!("NVRTC {major}.{minor} does not compile for {arch}; install another version"))
+            }
+        }
+    }
+
+    fn options(&self, unit: &Unit) -> Vec<String> {
+        let mut options: Vec<String> = vec![format!("--gpu-architecture={}", unit.arch)];
+        options.extend(ALWAYS.map(str::to_owned));
+        options.extend(unit.options.iter().cloned());
+        options.extend(self.includes.iter().map(|folder| format!("--include-path={}", folder.display())));
+        options
+    }
+
+    fn key(&self, unit: &Unit, options: &[String], checked: bool) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |part: &str| {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        };
+        let kind = if checked { "candidate" } else { "trusted" };
+        for part in [self.identity.as_str(), &unit.name, &unit.source, kind] {
+            add(part);
+        }
+        for list in [options, &unit.names[..]] {
+            add(&list.len().to_string());
+            list.iter().for_each(|part| add(part));
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+fn without_resources(log: &str) -> String {
+    read(log).1
+}
+
+fn compiled(unit: &Unit, key: String, record: Record, cubin: Vec<u8>) -> Compiled {
+    let mut log: String = record.resources.iter().map(|resources| resources.line() + "\n").collect();
+    log.push_str(&record.log);
+    Compiled {
+        key,
+        cubin: cubin.into(),
+        names: unit.names.iter().cloned().zip(record.names).collect(),
+        resources: record.resources,
+        log: log.trim_end().to_owned(),
+    }
+}

@@ -1,0 +1,23 @@
+//! From a kernel's text to a cubin, through NVRTC.
+//!
+//! The text is hostile: it is read first (`sandbox::check_cuda`), compiled in a process that can open nothing but headers, and
+//! what comes out is checked: the text of the virtual machine for clocks and for memory that outlives a launch, the
+//! cubin for what it would link to.
+
+mod binding;
+mod cache;
+mod compiler;
+mod cubin;
+mod find;
+mod frame;
+mod messages;
+mod prelude;
+mod process;
+mod ptx;
+mod service;
+
+pub use compiler::{Compiled, Compiler, Unit};
+pub use find::{Search, Toolkit};
+pub use messages::Resources;
+pub use prelude::{candidate_source, prelude};
+pub use service::main as nvrtc_main;

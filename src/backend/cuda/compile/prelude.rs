@@ -1,0 +1,105 @@
+//! What stands before a candidate's text when it is compiled.
+
+use std::fmt::Write;
+
+use crate::kernel::{KernelFile, Resolution};
+use crate::op::{Dtype, Operation};
+
+/// Types and names that CUDA programs take for granted and NVRTC does not bring. `printf` prints nothing: what a kernel
+/// under judgement has to say is in its outputs. The names of limits are spelled as CUDA's own headers spell them, so that
+/// including those is no redefinition.
+const HEAD: &str = r"typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };
+typedef CUtensorMap_st CUtensorMap;
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+#define FLT_MAX 3.402823466e+38f
+#define FLT_MIN 1.175494351e-38f
+#define FLT_EPSILON 1.192092896e-07f
+#define INT_MAX 2147483647
+#define INT_MIN (-INT_MAX - 1)
+#define UINT_MAX 4294967295u
+#define printf(...) ((void)0)
+#undef assert
+#define assert(...) ((__VA_ARGS__) ? (void)0 : __trap())
+";
+
+/// Single precision is stored as it is computed.
+const F32: &str = r"#define WS_F32 1
+#define WS_DTYPE_BYTES 4
+typedef float T;
+__device__ __forceinline__ float ws_load(T v) { return v; }
+__device__ __forceinline__ T ws_store(float v) { return v; }
+";
+
+/// Half precision by the device's own conversions, which round to nearest even and keep subnormals.
+const F16: &str = r#"#define WS_F16 1
+#define WS_DTYPE_BYTES 2
+typedef unsigned short T;
+__device__ __forceinline__ float ws_load(T v) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v));
+    return f;
+}
+__device__ __forceinline__ T ws_store(float v) {
+    T h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
+}
+"#;
+
+/// bfloat16 is the upper half of a single; devices before 8.0 round it by integers.
+const BF16: &str = r#"#define WS_BF16 1
+#define WS_DTYPE_BYTES 2
+typedef unsigned short T;
+__device__ __forceinline__ float ws_load(T v) { return __uint_as_float((unsigned int)v << 16); }
+__device__ __forceinline__ T ws_store(float v) {
+#if WS_SM >= 80
+    T h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
+#else
+    const unsigned int bits = __float_as_uint(v);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (T)((bits >> 16) | 0x40u);
+    return (T)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+"#;
+
+/// The prelude of a dtype on a device of compute capability `capability` (90 for 9.0): integer types, limits, `CUtensorMap`,
+/// `T`, `ws_load`, `ws_store`, `WS_SM`.
+#[must_use]
+pub fn prelude(dtype: Dtype, capability: u32) -> String {
+    let types = match dtype {
+        Dtype::F16 => F16,
+        Dtype::Bf16 => BF16,
+        Dtype::F32 => F32,
+    };
+    format!("#define WS_SM {capability}\n{HEAD}{types}")
+}
+
+/// The whole translation unit for `kernel` at `resolution`: prelude, constants as macros, the candidate's text under its own
+/// name and line numbers.
+#[must_use]
+pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolution, capability: u32) -> String {
+    let mut source = prelude(resolution.dtype, capability);
+    for (name, value) in &resolution.macros {
+        let _ = writeln!(source, "#define {name} ({value})");
+    }
+    let _ = writeln!(source, "#line 1 \"{}.cu\"", op.name);
+    source.push_str(&kernel.text);
+    source.push('\n');
+    source
+}

@@ -1,0 +1,96 @@
+// What an operation's header may use. An item is a warp.
+
+typedef long long int64_t;
+typedef unsigned long long ws_word;
+
+#ifndef INFINITY
+#define INFINITY (__longlong_as_double(0x7ff0000000000000ll))
+#endif
+#ifndef NAN
+#define NAN (__longlong_as_double(0x7ff8000000000000ll))
+#endif
+
+struct ws_all {
+    const void *inputs[WS_INPUTS];
+    double *values[WS_ARRAYS];
+    double *terms[WS_ARRAYS];
+    int64_t symbols[WS_SYMBOLS];
+    double scalars[WS_SCALARS];
+    int64_t stored; // what the case's tensors hold
+};
+
+// Element types, in the order of `op::Stored`. Chosen when the kernel runs: one for each type would take three times as long to
+// compile, and these kernels wait for memory.
+__device__ __forceinline__ double ws_element(const int ws_stored, const void *ws_data, int64_t ws_i) {
+    if (ws_stored == 0) {
+        float ws_value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(ws_value) : "h"(((const unsigned short *)ws_data)[ws_i]));
+        return (double)ws_value;
+    }
+    if (ws_stored == 1) return (double)__uint_as_float((unsigned)((const unsigned short *)ws_data)[ws_i] << 16);
+    if (ws_stored == 2) return (double)((const float *)ws_data)[ws_i];
+    return (double)((const int64_t *)ws_data)[ws_i];
+}
+
+__device__ __forceinline__ int64_t ws_lane() { return threadIdx.x % 32; }
+__device__ __forceinline__ int64_t ws_warp() { return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; }
+__device__ __forceinline__ int64_t ws_warps() { return (int64_t)gridDim.x * (blockDim.x / 32); }
+
+// All lanes get the same bits: an exchange adds a to b where its partner adds b to a.
+__device__ __forceinline__ double ws_sum(double ws_v) {
+    for (int ws_step = 16; ws_step > 0; ws_step /= 2) ws_v += __shfl_xor_sync(~0u, ws_v, ws_step);
+    return ws_v;
+}
+
+// As a sequence of `if (v > top) top = v` would: NaN is never the largest, unless there is nothing else.
+__device__ __forceinline__ double ws_max(double ws_v) {
+    for (int ws_step = 16; ws_step > 0; ws_step /= 2) {
+        const double ws_other = __shfl_xor_sync(~0u, ws_v, ws_step);
+        if (ws_other > ws_v || ws_v != ws_v) ws_v = ws_other;
+    }
+    return ws_v;
+}
+
+#define WS_PASS(name) \
+    __device__ __forceinline__ void ws_pass_##name(const ws_all &ws_context, const int64_t WS_ITEM, const int64_t ws_slot)
+#define WS_EACH(j, n) for (int64_t j = ws_lane(), ws_end_##j = (n); j < ws_end_##j; j += 32)
+#define ws_get(h, i) (ws_values_##h[i])
+#define ws_get_abs(h, i) (ws_terms_##h[i])
+// Checkers write to the slot of their item instead; terms that nobody asks for have no array.
+#define ws_put(h, i, value, abs)                          \
+    do {                                                  \
+        const int64_t ws_at = ws_slot < 0 ? (i) : ws_slot; \
+        ws_values_##h[ws_at] = (value);                   \
+        if (ws_terms_##h) ws_terms_##h[ws_at] = (abs);      \
+    } while (0)
+
+// All items.
+#define WS_RUN(entry, pass)                                                                                            \
+    extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, int64_t ws_count) {                    \
+        for (int64_t ws_item = ws_warp(); ws_item < ws_count; ws_item += ws_warps())                                   \
+            ws_pass_##pass(ws_context, ws_item, -1);                                                                   \
+    }
+
+struct ws_places {
+    ws_word at[64];
+};
+
+// For a pass that checks a product. Without `ws_product`: a sample of its elements, each into a slot of its own. With it: those
+// of its elements that are not finite, in place (the context's arrays of the pass are then the product's).
+#define WS_CHECK(entry, pass)                                                                                          \
+    extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_sample, \
+                                     const double *ws_product, int64_t ws_count) {                                     \
+        const int64_t ws_each = ws_product == nullptr ? 1 : 32; /* items that a warp looks at together */              \
+        for (int64_t ws_base = ws_warp() * ws_each; ws_base < ws_count; ws_base += ws_warps() * ws_each) {             \
+            const int64_t ws_own = ws_base + ws_lane();                                                                \
+            const bool ws_inside = ws_own < ws_count && ws_lane() < ws_each;                                           \
+            unsigned ws_left = __ballot_sync(                                                                          \
+                ~0u, ws_inside && (ws_product == nullptr || !(::fabs(ws_product[ws_own]) <= 1.7976931348623157e308)));  \
+            while (ws_left != 0) {                                                                                     \
+                const int64_t ws_slot = ws_base + __ffs(ws_left) - 1;                                                  \
+                ws_left &= ws_left - 1;                                                                                \
+                const int64_t ws_item = ws_product == nullptr ? (int64_t)ws_sample.at[ws_slot] : ws_slot;              \
+                ws_pass_##pass(ws_context, ws_item, ws_slot);                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+    }

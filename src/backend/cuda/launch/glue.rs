@@ -1,0 +1,58 @@
+//! Code of the forward pass itself, compiled like a kernel.
+
+use super::super::compile::{Compiler, Unit, prelude};
+use super::super::driver::{Arguments, CudaError, Function, Geometry, Gpu};
+use super::Image;
+use crate::backend::{BuildError, Step};
+use crate::op::Dtype;
+
+const SOURCE: &str = include_str!("glue.cu");
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// The image of a step, for a device of this compute capability.
+///
+/// # Errors
+/// The compiler's.
+pub fn glue(compiler: &Compiler, step: Step, dtype: Dtype, capability: u32) -> Result<Image, BuildError> {
+    let unit = Unit {
+        name: "glue.cu".to_owned(),
+        source: format!("{}#line 1 \"glue.cu\"\n{SOURCE}", prelude(dtype, capability)),
+        arch: format!("sm_{capability}"),
+        options: Vec::new(),
+        names: Vec::new(),
+    };
+    let compiled = compiler.trusted(&[unit])?;
+    let cubin = compiled.first().ok_or_else(|| BuildError::Machine("nothing was compiled".into()))?;
+    Ok(Image::Glue(step, cubin.cubin.to_vec().into()))
+}
+
+/// The name of a step's kernel.
+pub(super) const fn name(step: Step) -> &'static str {
+    match step {
+        Step::Embedding => "embedding",
+        Step::Add => "add",
+        Step::Nothing => "nothing",
+    }
+}
+
+/// Puts a step on the stream.
+pub(super) fn launch(
+    gpu: &Gpu,
+    function: &Function,
+    step: Step,
+    pointers: &[Option<u64>],
+    ints: &[i64],
+) -> Result<(), CudaError> {
+    let arguments = pointers.iter().fold(Arguments::new(), |all, pointer| all.pointer(pointer.unwrap_or(0)));
+    let arguments = ints.iter().fold(arguments, |all, int| all.long(*int));
+    let most = i64::from(gpu.facts().multiprocessors) * 16;
+    let blocks = match step {
+        Step::Embedding => ints.first().copied().unwrap_or(1),
+        // Each thread takes 16 bytes at a time.
+        Step::Add => ints.first().copied().unwrap_or(1) / i64::from(THREADS) / 8 + 1,
+        Step::Nothing => 1,
+    };
+    gpu.launch(function, &Geometry::linear(blocks.clamp(1, most) as u32, THREADS), &arguments)
+}
