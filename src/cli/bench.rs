@@ -5,13 +5,16 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use super::device::{self, Device};
+use super::options::DeviceArgs;
 use super::session;
+use crate::backend::CaseLimits;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::{EvaluationTask, Progress, SelfTest};
-use crate::kernel::KernelFile;
+use crate::kernel::{FrontMatter, KernelFile};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::worker::protocol::Ask;
-use crate::workspace::Workspace;
+use crate::workspace::{BackendName, DeviceSettings, Workspace};
 
 /// Judge one kernel file: five stages of correctness, then time, on this machine.
 ///
@@ -19,29 +22,41 @@ use crate::workspace::Workspace;
 /// 2 where it could not be judged.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?"
+    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?\n  warpsmith bench kernels/cuda/rmsnorm.cu --device 1            on the second GPU; the file says that it is for one\n  warpsmith bench --speed kernels/cpu/*.c                       how long does a verdict take?"
 )]
 pub(super) struct Args {
-    /// The kernel file
-    kernel: PathBuf,
+    /// The kernel file (with --speed, one or more)
+    #[arg(required = true, value_name = "KERNEL")]
+    pub(super) kernels: Vec<PathBuf>,
     /// Compare with another kernel file in pairs, by the keep rule
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
     /// Time at this shape instead of the primary one, such as rows=512,cols=4096 (may be repeated)
     #[arg(long, value_name = "SYMBOL=N,...", value_parser = parse_shape)]
     shape: Vec<Shape>,
-    /// Time at this type
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
-    dtype: Dtype,
+    /// Time at this type [default: f32 on a CPU, f16 on a GPU]
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Judge N copies of the kernel that differ in nothing but their addresses: the keeps are mistakes
     #[arg(long, value_name = "N", conflicts_with = "against", value_parser = clap::value_parser!(u32).range(1..))]
     self_test: Option<u32>,
+    /// Stage 1 alone: does it compile, and is it right at the smallest shape? No times
+    #[arg(long, conflicts_with_all = ["against", "self_test", "speed"])]
+    smoke: bool,
+    /// Measure how many seconds a verdict takes: each kernel, then N of its neighbours against it in a warm worker
+    #[arg(
+        long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "5",
+        conflicts_with_all = ["against", "self_test"], value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    speed: Option<u16>,
     /// Seed of inputs and orders, to repeat a verdict (drawn where not given)
     #[arg(long)]
-    seed: Option<u64>,
-    /// Print the whole evaluation as JSON
+    pub(super) seed: Option<u64>,
+    /// Print the whole evaluation (or the table) as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -49,23 +64,16 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn bench(args: Args) -> anyhow::Result<ExitCode> {
-    let candidate = read(&args.kernel)?;
-    let folder = args.kernel.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let workspace = Workspace::find(folder)?;
-    let op = op_of(&candidate).with_context(|| format!("{}", args.kernel.display()))?;
-    let source = OpSource::read(&op, &session::reader(workspace.as_ref()))?;
-    let task = EvaluationTask {
-        target: target(&args, &source)?,
-        op: source,
-        candidate,
-        incumbent: args.against.as_deref().map(read).transpose()?,
-        baseline: None,
-        seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
-        precision: None,
-        branch_over_best: None,
+    if let Some(candidates) = args.speed {
+        return super::speed::table(&args, usize::from(candidates)).await;
+    }
+    let [kernel] = args.kernels.as_slice() else {
+        anyhow::bail!("{} kernel files; one is judged at a time (only --speed takes several)", args.kernels.len());
     };
+    let wanted = Wanted::read(&args, kernel)?;
     let cancel = session::interruptible();
-    let mut worker = session::worker(false).await?;
+    let mut worker = session::worker(wanted.device, false).await?;
+    let task = wanted.task(&args, worker.limits())?;
     let watch = super::spinner::Spinner::new(args.json);
     if let Some(pairs) = args.self_test {
         let ask = Ask::SelfTest { task: Box::new(task), pairs };
@@ -73,7 +81,8 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
         drop(watch);
         return print_self_test(&result, args.json);
     }
-    let ask = Ask::Evaluate(Box::new(task));
+    let task = Box::new(task);
+    let ask = if args.smoke { Ask::Smoke(task) } else { Ask::Evaluate(task) };
     let evaluation: Evaluation = worker.ask(ask, &mut |progress: Progress| watch.show(&progress), &cancel).await?;
     drop(watch);
     if args.json {
@@ -85,21 +94,67 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!correct)))
 }
 
+/// A kernel file that is to be judged.
+pub(super) struct Wanted {
+    text: String,
+    source: OpSource,
+    /// The device that the file is for.
+    pub(super) device: Device,
+}
+
+impl Wanted {
+    /// Reads the file at `path`, its operation, and which device it is for.
+    pub(super) fn read(args: &Args, path: &Path) -> anyhow::Result<Self> {
+        let text = read(path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let workspace = Workspace::find(folder)?;
+        // A text that says nothing of itself has no operation to look up.
+        let front = KernelFile::parse(&text).with_context(|| format!("{}", path.display()))?.front;
+        let source = OpSource::read(&front.op, &session::reader(workspace.as_ref()))?;
+        let settings = workspace.as_ref().map_or_else(DeviceSettings::default, |workspace| workspace.settings().device);
+        let device = device_for(args, path, &front, settings)?;
+        Ok(Self { text, source, device })
+    }
+
+    /// What the judge is asked about it, on a device with these limits.
+    pub(super) fn task(self, args: &Args, limits: &CaseLimits) -> anyhow::Result<EvaluationTask> {
+        Ok(EvaluationTask {
+            target: self.target(args, limits)?,
+            op: self.source,
+            candidate: self.text,
+            incumbent: args.against.as_deref().map(read).transpose()?,
+            baseline: None,
+            seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
+            precision: None,
+            branch_over_best: None,
+        })
+    }
+
+    fn target(&self, args: &Args, limits: &CaseLimits) -> anyhow::Result<Vec<TargetShape>> {
+        let usual = match self.device {
+            Device::Cpu => Dtype::F32,
+            Device::Cuda(_) => Dtype::F16,
+        };
+        let dtype = args.dtype.unwrap_or(usual);
+        if args.shape.is_empty() {
+            return Ok(session::primary_target(&self.source, dtype, limits)?);
+        }
+        let op = self.source.operation()?;
+        args.shape.iter().map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype, calls: 1 })).collect()
+    }
+}
+
 fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 
-/// The operation a text says it computes. A text that says nothing cannot even be looked up.
-fn op_of(text: &str) -> anyhow::Result<String> {
-    Ok(KernelFile::parse(text)?.front.op)
-}
-
-fn target(args: &Args, source: &OpSource) -> anyhow::Result<Vec<TargetShape>> {
-    if args.shape.is_empty() {
-        return Ok(session::primary_target(source, args.dtype)?);
-    }
-    let op = source.operation()?;
-    args.shape.iter().map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype: args.dtype, calls: 1 })).collect()
+/// The device that the file is written for.
+fn device_for(args: &Args, path: &Path, front: &FrontMatter, settings: DeviceSettings) -> anyhow::Result<Device> {
+    let own = if front.is_cuda() { BackendName::Cuda } else { BackendName::Cpu };
+    let wanted = args.device.or(own);
+    front.check_backend(wanted.backend.unwrap_or(own).name())?;
+    let chosen = device::choose(wanted, settings);
+    Ok(chosen.with_context(|| format!("{} is for {}", path.display(), own.name()))?.device)
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {

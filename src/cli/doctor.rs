@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
+use super::device::{self, Device};
+use super::options::DeviceArgs;
 use super::session;
 use crate::backend::cpu::Compiler;
-use crate::device::DeviceCard;
-use crate::workspace::{Workspace, cache_dir};
+use crate::device::{DeviceCard, Nameplate, nameplate};
+use crate::workspace::{DeviceSettings, Workspace, cache_dir};
 
 /// Check this machine: device and ceilings, compiler, protections, git; each with what to do where it is missing.
 #[derive(Debug, clap::Args)]
@@ -13,6 +15,8 @@ use crate::workspace::{Workspace, cache_dir};
     after_help = "Examples:\n  warpsmith doctor\n  warpsmith doctor --recalibrate    measure the device's ceilings anew (a few seconds)"
 )]
 pub(super) struct Args {
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Measure the device's ceilings anew
     #[arg(long)]
     recalibrate: bool,
@@ -36,8 +40,12 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         let state = if protection.available { "here" } else { "MISSING" };
         super::say(&format!("protection   {:<14} {state}: {}", protection.name, protection.why));
     }
+    let mut settings = DeviceSettings::default();
     match Workspace::find(&std::env::current_dir()?) {
-        Ok(Some(workspace)) => super::say(&format!("workspace    {}", workspace.root().display())),
+        Ok(Some(workspace)) => {
+            settings = workspace.settings().device;
+            super::say(&format!("workspace    {}", workspace.root().display()));
+        }
         Ok(None) => super::say("workspace    none here; `warpsmith run MODEL_DIR` makes one"),
         Err(error) => {
             fine = false;
@@ -45,15 +53,34 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     super::say(&format!("cache        {}", cache_dir().display()));
-    match session::worker(args.recalibrate).await {
-        Ok(worker) => super::say(&device_lines(worker.device())),
-        Err(error) => {
-            fine = false;
-            super::say(&format!("device       cannot be used: {error:#}"));
-        }
+    if let Err(error) = on_device(&args, settings).await {
+        fine = false;
+        super::say(&format!("device       cannot be used: {error:#}"));
     }
-    super::say("gpu          not used by this version; everything runs on the CPU");
     Ok(ExitCode::from(u8::from(!fine) * 2))
+}
+
+/// What the worker says of the device.
+async fn on_device(args: &Args, settings: DeviceSettings) -> anyhow::Result<()> {
+    let choice = device::choose(args.device, settings)?;
+    let worker = session::worker(choice.device, args.recalibrate).await?;
+    super::say(&device_lines(worker.device()));
+    if let Some(plate) = nameplate(&worker.device().name) {
+        super::say(&nameplate_line(plate));
+    }
+    if choice.device == Device::Cpu {
+        super::say(&format!("gpu          {}", choice.note.as_deref().unwrap_or("not asked for")));
+    }
+    Ok(())
+}
+
+/// The vendor's figures, to be held against those measured.
+fn nameplate_line(plate: &Nameplate) -> String {
+    let tf32 = plate.tf32.map_or(String::new(), |rate| format!(", tf32 {rate:.0}"));
+    format!(
+        "nameplate    {}: {:.0} GB at {:.0} GB/s; fp16 {:.0}{tf32}, fp32 {:.1}, fp64 {:.1} TFLOP/s\n             ({})",
+        plate.name, plate.memory_gb, plate.memory_gb_s, plate.fp16, plate.fp32, plate.fp64, plate.source
+    )
 }
 
 /// A device with its measured ceilings.

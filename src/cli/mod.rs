@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
 mod bench;
+mod device;
 mod doctor;
 mod error;
 mod lines;
@@ -12,6 +13,7 @@ mod progress;
 mod run;
 mod session;
 mod show;
+mod speed;
 mod spinner;
 mod status;
 mod verdict;

@@ -4,8 +4,31 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::device::Device;
 use crate::model::Pass;
 use crate::op::Dtype;
+use crate::workspace::BackendName;
+
+/// What the kernels run on.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(super) struct DeviceArgs {
+    /// What runs the kernels [default: cuda where there is a GPU, else cpu; or `backend` in warpsmith.toml]
+    #[arg(long, value_enum, env = "WARPSMITH_BACKEND", hide_env_values = true)]
+    pub(super) backend: Option<BackendName>,
+    /// Which GPU, as the driver counts them [default: 0, or `index` in warpsmith.toml]
+    #[arg(long, value_name = "N")]
+    pub(super) device: Option<u32>,
+}
+
+impl DeviceArgs {
+    /// The same, with a backend where the command line leaves it open: a run's, or a kernel file's.
+    pub(super) const fn or(self, backend: BackendName) -> Self {
+        match self.backend {
+            Some(_) => self,
+            None => Self { backend: Some(backend), ..self },
+        }
+    }
+}
 
 /// A model directory and the pass through it.
 #[derive(Debug, Clone, Args)]
@@ -26,7 +49,7 @@ pub(super) struct PassArgs {
     /// Tokens in a sequence [default: 128, or `seq` in warpsmith.toml]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seq: Option<u64>,
-    /// Type of weights and activations [default: f32 on a CPU, or `dtype` in warpsmith.toml]
+    /// Type of weights and activations [default: f32 on a CPU, the model's own on a GPU, or `dtype` in warpsmith.toml]
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
     /// Run only the first N layers (for models larger than this machine)
@@ -40,12 +63,16 @@ impl PassArgs {
         self.batch.is_some() || self.seq.is_some() || self.dtype.is_some() || self.layers.is_some()
     }
 
-    /// The pass: the command line first, then the settings, then what suits a CPU.
-    pub(super) fn resolve(&self, settings: &crate::workspace::RunSettings) -> Pass {
+    /// The pass: the command line first, then the settings, then what suits the device; `own` is the model's dtype.
+    pub(super) fn resolve(&self, settings: &crate::workspace::RunSettings, device: Device, own: Option<Dtype>) -> Pass {
+        let usual = match device {
+            Device::Cpu => Dtype::F32,
+            Device::Cuda(_) => own.unwrap_or(Dtype::F16),
+        };
         Pass {
             batch: self.batch.or(settings.batch).unwrap_or(1),
             seq: self.seq.or(settings.seq).unwrap_or(128),
-            dtype: self.dtype.or(settings.dtype).unwrap_or(Dtype::F32),
+            dtype: self.dtype.or(settings.dtype).unwrap_or(usual),
             layers: self.layers,
         }
     }

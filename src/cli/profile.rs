@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use super::options::ModelArgs;
-use super::session;
+use super::options::{DeviceArgs, ModelArgs};
+use super::{device, session};
 use crate::model::ModelConfig;
-use crate::workspace::{RunSettings, Workspace};
+use crate::workspace::{Settings, Workspace};
 
 /// Show where a model spends its time, and what improving each kernel could do for the whole.
 #[derive(Debug, clap::Args)]
@@ -15,6 +15,8 @@ use crate::workspace::{RunSettings, Workspace};
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print the profile as JSON
     #[arg(long)]
     json: bool,
@@ -30,13 +32,15 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     let config = ModelConfig::load(&args.model.model)?;
     let workspace = Workspace::find(&args.model.model)?;
-    let settings = workspace.as_ref().map_or_else(RunSettings::default, |workspace| workspace.settings().run.clone());
-    let pass = args.model.pass.resolve(&settings);
+    let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());
+    let choice = device::choose(args.device, settings.device)?;
+    let pass = args.model.pass.resolve(&settings.run, choice.device, config.dtype);
     let read = session::reader(workspace.as_ref());
     let cancel = session::interruptible();
-    let mut worker = session::worker(false).await?;
+    let mut worker = session::worker(choice.device, false).await?;
     let kernels = session::kernels(workspace.as_ref(), &worker.device().backend)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
+    choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });
     Ok(ExitCode::SUCCESS)
 }

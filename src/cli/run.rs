@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
-use super::options::PassArgs;
+use super::device::{self, Device};
+use super::options::{DeviceArgs, PassArgs};
 use super::progress::{Progress, Voice};
 use super::session;
 use crate::agent::tuner::Tuner;
@@ -34,6 +35,8 @@ pub(super) struct Args {
     model: PathBuf,
     #[command(flatten)]
     pass: PassArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Go on with a run (the latest where none is named)
     #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,
@@ -85,7 +88,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Ready { history, pending, state, worker } = ready;
     let worker = match worker {
         Some(worker) => worker,
-        None => session::worker(false).await?,
+        None => session::worker(device_of(&args, &workspace, &state)?, false).await?,
     };
     check_same_judge(&state, &worker)?;
     if !args.quiet {
@@ -121,6 +124,12 @@ fn workspace_for(model: &Path) -> anyhow::Result<(Workspace, Vec<String>)> {
     Ok((workspace, made.sentences()))
 }
 
+/// The device of a resumed run: its kernels are written for its backend.
+fn device_of(args: &Args, workspace: &Workspace, state: &RunState) -> anyhow::Result<Device> {
+    let wanted = args.device.or(device::backend_of(&state.backend)?);
+    Ok(device::choose(wanted, workspace.settings().device)?.device)
+}
+
 /// A resumed run goes on where its figures mean the same.
 fn check_same_judge(state: &RunState, worker: &Client) -> anyhow::Result<()> {
     if state.device_key != worker.device().key {
@@ -141,14 +150,15 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
     let settings = &workspace.settings().run;
     let rules = rules(args, settings)?;
     let config = ModelConfig::load(&args.model)?;
-    let pass = args.pass.resolve(settings);
+    let choice = device::choose(args.device, workspace.settings().device)?;
+    let pass = args.pass.resolve(settings, choice.device, config.dtype);
     let run = history::next_run_id(jiff::Zoned::now().date(), &Archive::open(workspace)?.used_run_ids()?);
     // Everything that can be refused is refused before minutes are spent on a profile.
     let targets = Graph::build(&config, pass)?.targets();
     let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
     check_names(args.only.iter().chain(&args.skip), &ops)?;
     History::could_begin(workspace, &run)?;
-    let mut worker = session::worker(false).await?;
+    let mut worker = session::worker(choice.device, false).await?;
     let read = session::reader(Some(workspace));
     let seed = args.seed.unwrap_or_else(crate::rng::secret_seed);
     let tell = |text: &str| {
@@ -156,6 +166,7 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
             super::say(text);
         }
     };
+    choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
     let kernels = session::kernels(Some(workspace), &worker.device().backend)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;

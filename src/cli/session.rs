@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::device::Device;
+use crate::backend::CaseLimits;
 use crate::op::{Dtype, OpError, OpSource, Operation, TargetShape};
 use crate::worker::Client;
 use crate::workspace::{Workspace, embedded};
@@ -30,9 +32,10 @@ pub(super) fn operation_names(workspace: Option<&Workspace>) -> anyhow::Result<V
     Ok(names)
 }
 
-/// Starts the worker for this machine.
-pub(super) async fn worker(recalibrate: bool) -> anyhow::Result<Client> {
+/// Starts the worker for a device.
+pub(super) async fn worker(device: Device, recalibrate: bool) -> anyhow::Result<Client> {
     let mut arguments = vec!["worker".to_owned()];
+    arguments.extend(device.arguments());
     if recalibrate {
         arguments.push("--recalibrate".to_owned());
     }
@@ -84,10 +87,14 @@ pub(super) fn interruptible() -> tokio_util::sync::CancellationToken {
     token
 }
 
-/// The primary shape of an operation as the only target, small enough for a CPU.
-pub(super) fn primary_target(source: &OpSource, dtype: Dtype) -> Result<Vec<TargetShape>, OpError> {
+/// The primary shape of an operation as the only target, small enough for the device.
+pub(super) fn primary_target(
+    source: &OpSource,
+    dtype: Dtype,
+    limits: &CaseLimits,
+) -> Result<Vec<TargetShape>, OpError> {
     let op: Operation = source.operation()?;
-    let (shape, _) = op.shrink_to(&op.primary_shape()?, crate::harness::MAX_MACS, crate::harness::MAX_ELEMENTS)?;
+    let (shape, _) = op.shrink_to(&op.primary_shape()?, limits.macs, limits.elements)?;
     Ok(vec![TargetShape { shape, dtype, calls: 1 }])
 }
 
@@ -97,6 +104,6 @@ pub(super) fn kernels(
     backend: &str,
 ) -> anyhow::Result<std::collections::BTreeMap<String, String>> {
     let read = reader(workspace);
-    let kernel = |op: String| read(&crate::run::kernel_file(&op, backend)).map(|text| (op, text));
+    let kernel = |op: String| read(&crate::kernel::kernel_file(&op, backend)).map(|text| (op, text));
     Ok(operation_names(workspace)?.into_iter().filter_map(kernel).collect())
 }

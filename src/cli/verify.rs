@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::options::ModelArgs;
-use super::session;
+use super::options::{DeviceArgs, ModelArgs};
+use super::{device, session};
 use crate::history::Archive;
 use crate::model::ModelConfig;
 use crate::run::RunState;
@@ -21,6 +21,8 @@ use crate::workspace::Workspace;
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Which run's kernels (the latest where not given)
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
@@ -53,10 +55,13 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         let kept = if target.vs_user() > 1.0 { archive.tip_text(&run, &target.file)? } else { None };
         after.insert(target.op.clone(), kept.unwrap_or_else(|| target.start_text.clone()));
     }
-    let pass = args.model.pass.resolve(&workspace.settings().run);
+    // The run's kernels are written for its backend.
+    let wanted = args.device.or(device::backend_of(&state.backend)?);
+    let device = device::choose(wanted, workspace.settings().device)?.device;
+    let pass = args.model.pass.resolve(&workspace.settings().run, device, config.dtype);
     let read = session::reader(Some(&workspace));
     let cancel = session::interruptible();
-    let mut worker = session::worker(false).await?;
+    let mut worker = session::worker(device, false).await?;
     let speedups = state.speedups();
     let question = crate::verify::Question {
         config: &config,

@@ -1,35 +1,74 @@
 //! `warpsmith worker`: the evaluation process, for other processes to talk to.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::backend::cpu;
+use super::device::{self, Device};
+use super::options::DeviceArgs;
+use crate::backend::cuda::{self, Cuda};
+use crate::backend::{Backend, cpu};
 use crate::device::{cached_card, detect_cpu};
 use crate::harness::Judge;
-use crate::worker::server;
-use crate::workspace::{DeviceLock, cache_dir};
+use crate::worker::{Judging, Workers, server};
+use crate::workspace::{DeviceLock, DeviceSettings, cache_dir};
 
 /// Evaluates candidates for another process, in JSON lines over standard input and output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Measure the device's ceilings anew instead of taking them from the cache
     #[arg(long)]
     recalibrate: bool,
+    /// Whoever starts it holds the device already: leave its lock alone
+    #[arg(long, hide = true)]
+    within: bool,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
-    server::serve(|| {
-        // Hosts started hours later run this very program, whatever is built meanwhile.
-        cpu::remember_executable()?;
-        let compiler = cpu::Compiler::new(&cache_dir())?;
-        // Measuring ceilings while another run is timing would spoil both.
-        let known = cached_card(&cache_dir(), &detect_cpu().key).is_some() && !args.recalibrate;
-        let lock = match known {
-            true => None,
-            false => DeviceLock::take(&cache_dir(), &detect_cpu().key, "calibration", |_| true)?,
-        };
-        let card = cpu::device_card(&cache_dir(), &compiler, &cpu::Limits::default(), args.recalibrate)?;
-        drop(lock);
-        Ok(Judge::new(compiler, card))
+    server::serve(args.within, || {
+        let device = device::choose(args.device, DeviceSettings::default())?.device;
+        // Processes started hours later run this very program, whatever is built meanwhile.
+        let own = cpu::remember_executable()?;
+        let mut arguments = vec!["worker".to_owned(), "--within".to_owned()];
+        arguments.extend(device.arguments());
+        Ok(match device {
+            Device::Cpu => judge(processor(&args)?, own, arguments),
+            Device::Cuda(number) => judge(gpu(number, &args)?, own, arguments),
+        })
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn processor(args: &Args) -> anyhow::Result<cpu::Cpu> {
+    let compiler = cpu::Compiler::new(&cache_dir())?;
+    let lock = calibrating(&detect_cpu().key, args)?;
+    let limits = cpu::Limits::default();
+    let card = cpu::device_card(&cache_dir(), &compiler, &limits, args.recalibrate)?;
+    drop(lock);
+    Ok(cpu::Cpu::new(compiler, card, limits))
+}
+
+fn gpu(number: u32, args: &Args) -> anyhow::Result<Cuda> {
+    let lock = calibrating(&cuda::key_of(number).map_err(anyhow::Error::msg)?, args)?;
+    let gpu = Cuda::open(number, &cache_dir(), args.recalibrate).map_err(anyhow::Error::msg)?;
+    drop(lock);
+    Ok(gpu)
+}
+
+/// The device's lock where its ceilings are still to be measured: doing so while another run is timing would spoil both.
+fn calibrating(key: &str, args: &Args) -> anyhow::Result<Option<DeviceLock>> {
+    let known = cached_card(&cache_dir(), key).is_some() && !args.recalibrate;
+    match known || args.within {
+        true => Ok(None),
+        false => Ok(DeviceLock::take(&cache_dir(), key, "calibration", |_| true)?),
+    }
+}
+
+/// A judge on `backend`, whose sessions are this program's `own` file with `arguments` where they need a process.
+fn judge<B: Backend + 'static>(backend: B, own: &File, arguments: Vec<String>) -> Box<dyn Judging> {
+    let program = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
+    Box::new(Judge::new(backend).with_elsewhere(Box::new(Workers::new(program, arguments))))
 }

@@ -31,7 +31,7 @@ fn card() -> DeviceCard {
         l3_bytes: 1 << 24,
         cold_bytes: 1 << 25,
         facts: BTreeMap::new(),
-        ceilings: Ceilings { read_gb_s: 10.0, write_gb_s: 10.0, gflops, launch_us: 50.0 },
+        ceilings: Ceilings { read_gb_s: 10.0, write_gb_s: 10.0, gflops, launch_us: 50.0, shown: BTreeMap::new() },
     }
 }
 

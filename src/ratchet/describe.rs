@@ -61,6 +61,12 @@ pub fn body(evaluation: &Evaluation) -> String {
         let sessions: Vec<String> = timing.confirmations.iter().map(|ratio| format!("{ratio:.3}x")).collect();
         lines.push(format!("confirmed in fresh processes: {}", sessions.join(", ")));
     }
+    if let (Some(against), Some(ratio)) = (&evaluation.against, evaluation.vs_user) {
+        lines.push(format!("{ratio:.2}x against {against}, which is what the user has today"));
+    }
+    if let Some(condition) = &timing.condition {
+        lines.push(format!("device afterwards: {condition}"));
+    }
     if !evaluation.verdict.why().is_empty() {
         lines.push(evaluation.verdict.why().to_owned());
     }
@@ -71,7 +77,14 @@ pub fn body(evaluation: &Evaluation) -> String {
 #[must_use]
 pub fn ledger_description(description: &str, evaluation: &Evaluation) -> String {
     let why = evaluation.verdict.why();
-    if why.is_empty() { one_line(description) } else { format!("{}; {}", one_line(description), one_line(why)) }
+    let mut said = one_line(description);
+    if !why.is_empty() {
+        said.push_str(&format!("; {}", one_line(why)));
+    }
+    if let Some(against) = &evaluation.against {
+        said.push_str(&format!("; vs_user is against {}", one_line(against)));
+    }
+    said
 }
 
 /// Text from outside on one line, without control characters, at most 200 characters.
@@ -94,9 +107,11 @@ mod tests {
             cases: Vec::new(),
             timing: None,
             vs_user: Some(2.31),
+            against: None,
             seed: 1,
             wall_s: 1.0,
             build_log: String::new(),
+            stage_s: [].into(),
         }
     }
 
@@ -107,6 +122,14 @@ mod tests {
         let trailers = trailers(14, "vector-loads", "tuner", &keep);
         assert!(trailers.contains(&("Speedup-low".into(), "1.1600".into())));
         assert!(trailers.contains(&("Experiment".into(), "14".into())));
+    }
+
+    #[test]
+    fn the_ledger_names_the_library_that_the_user_has() {
+        let mut base = evaluation(Verdict::Base);
+        assert_eq!(ledger_description("as it is", &base), "as it is");
+        base.against = Some("cuBLAS".into());
+        assert_eq!(ledger_description("as it is", &base), "as it is; vs_user is against cuBLAS");
     }
 
     #[test]

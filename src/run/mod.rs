@@ -24,8 +24,8 @@ use crate::worker::WorkerError;
 use crate::workspace::{Workspace, WorkspaceError};
 
 pub use events::{RunEvent, Watcher, is_keep};
-pub use plan::{Options, check_names, kernel_file, plan};
-pub use state::{Phase, RunState, TargetState, VERSION};
+pub use plan::{Options, check_names, plan};
+pub use state::{InModel, Phase, RunState, TargetState, VERSION};
 use stop::{Moment, RunProgress, StopReason};
 
 /// Why a run cannot go on. What it has done so far is in the journal either way.
@@ -116,10 +116,13 @@ impl<'w> Run<'w> {
             let Some(index) = self.next_target() else { break StopReason::NoTargets };
             let reason = self.work_on(index).await?;
             self.leave(index, &reason);
-            if reason.ends_run() {
+            if reason == StopReason::Interrupted {
                 break reason;
             }
             self.rank_again(index).await?;
+            if reason.ends_run() {
+                break reason;
+            }
         };
         self.close(reason).await?;
         Ok(self.state)
@@ -153,13 +156,15 @@ impl<'w> Run<'w> {
         self.watcher.on(&RunEvent::TargetDone { target, reason });
     }
 
-    /// Measures what the target's kernel does for the whole model, and puts the waiting targets in the order of what
+    /// Measures what was kept so far in the whole model, and puts the waiting targets in the order of what
     /// they can still do for it.
     async fn rank_again(&mut self, index: usize) -> Result<(), RunError> {
         let target = &self.state.targets[index];
-        if target.vs_user() > 1.0 && target.share >= LEAST_SWAP_SHARE {
-            match self.swap(index).await {
-                Ok(ratio) => self.state.targets[index].whole_gain = Some(ratio),
+        if target.vs_user() > 1.0 && target.share >= LEAST_VISIBLE_SHARE {
+            match self.measure_in_model().await {
+                Ok(ratio) => {
+                    self.state.in_model = Some(InModel { ratio, speedups: self.state.speedups() });
+                }
                 Err(_) if self.cancel.is_cancelled() => {}
                 // The judge's own figure ranks as well, only less finely.
                 Err(error) => {
@@ -220,21 +225,14 @@ impl<'w> Run<'w> {
         Ok(crate::verify::verify(self.ratchet.worker(), &question, &read, &self.cancel).await?)
     }
 
-    /// How much faster the model as it is now gets by the kernel of one target.
-    async fn swap(&mut self, index: usize) -> Result<f64, RunError> {
-        let mut kernels = self.both_kernels()?;
-        for target in self.state.targets.iter().filter(|target| target.vs_user() > 1.0) {
-            if target.op != self.state.targets[index].op
-                && let Some(kept) = kernels.after.get(&target.op)
-            {
-                kernels.before.insert(target.op.clone(), kept.clone());
-            }
-        }
+    /// How much faster whole passes are by all that was kept so far.
+    async fn measure_in_model(&mut self) -> Result<f64, RunError> {
+        let kernels = self.both_kernels()?;
         let config = ModelConfig::load(&self.model_dir)?;
         let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
         let speedups = self.state.speedups();
         let question = kernels.question(&config, &self.state, &speedups);
-        Ok(crate::verify::swap(self.ratchet.worker(), &question, &read, &self.cancel).await?)
+        Ok(crate::verify::speedup(self.ratchet.worker(), &question, &read, &self.cancel).await?)
     }
 
     /// Adds the time since the last call to the run and its active target.
@@ -249,7 +247,7 @@ impl<'w> Run<'w> {
 }
 
 /// An operation with less of the pass is lost in the noise of whole passes; the judge's figure predicts it well enough.
-const LEAST_SWAP_SHARE: f64 = 0.03;
+const LEAST_VISIBLE_SHARE: f64 = 0.03;
 
 /// Kernel files by operation, at the start and now.
 struct Kernels {

@@ -1,6 +1,7 @@
 //! What a run will do: its targets in Amdahl order, its rules, its seed.
 
 use crate::device::DeviceCard;
+use crate::kernel::kernel_file;
 use crate::model::Pass;
 use crate::profile::{Profile, RankedTarget};
 
@@ -82,6 +83,7 @@ pub fn plan(
         next_experiment: 1,
         before: Some(profile),
         targets,
+        in_model: None,
         resumed: 0,
         ended: None,
         verified: None,
@@ -100,17 +102,6 @@ pub fn check_names<'a>(named: impl Iterator<Item = &'a String>, there: &[&str]) 
         }
     }
     Ok(())
-}
-
-/// Where an operation's kernel file for a backend stands, below the workspace.
-#[must_use]
-pub fn kernel_file(op: &str, backend: &str) -> String {
-    let extension = match backend {
-        "cuda" => "cu",
-        "triton" => "py",
-        _ => "c",
-    };
-    format!("kernels/{backend}/{op}.{extension}")
 }
 
 /// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it.

@@ -37,6 +37,20 @@ impl<'a> WorkerScreen<'a> {
         })
     }
 
+    /// Asks the worker about some texts; the answer may end before they do.
+    async fn ask(&mut self, texts: &[String]) -> Result<Vec<Option<Screened>>, WorkerError> {
+        let task = ScreenTask {
+            op: self.op.clone(),
+            incumbent: self.brief.incumbent.clone(),
+            candidates: texts.to_vec(),
+            target: self.brief.shapes.clone(),
+            seed: self.brief.seed ^ self.brief.experiment,
+        };
+        let (watcher, number) = (&mut *self.watcher, self.number);
+        let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
+        self.worker.ask(Ask::Screen(Box::new(task)), &mut watch, &self.cancel).await
+    }
+
     /// Seconds the device spent on it.
     pub(super) const fn busy_s(&self) -> f64 {
         self.busy_s
@@ -47,20 +61,25 @@ impl Screen for WorkerScreen<'_> {
     fn screen<'b>(&'b mut self, texts: Vec<String>) -> BoxFuture<'b, Vec<Option<Screened>>> {
         Box::pin(async move {
             let count = texts.len();
-            let task = ScreenTask {
-                op: self.op.clone(),
-                incumbent: self.brief.incumbent.clone(),
-                candidates: texts,
-                target: self.brief.shapes.clone(),
-                seed: self.brief.seed ^ self.brief.experiment,
-            };
             let began = Instant::now();
-            let (watcher, number) = (&mut *self.watcher, self.number);
-            let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
-            let answer = self.worker.ask(Ask::Screen(Box::new(task)), &mut watch, &self.cancel).await;
+            let mut screened: Vec<Option<Screened>> = Vec::with_capacity(count);
+            let answer = loop {
+                match self.ask(&texts[screened.len()..]).await {
+                    // A candidate that costs the worker its device ends the answer; another worker goes on.
+                    Ok(some) if !some.is_empty() && screened.len() + some.len() < count => screened.extend(some),
+                    Ok(rest) => {
+                        screened.extend(rest);
+                        break Ok(screened);
+                    }
+                    Err(error) => break Err(error),
+                }
+            };
             self.busy_s += began.elapsed().as_secs_f64();
             match answer {
-                Ok(screened) => screened,
+                Ok(mut screened) => {
+                    screened.resize(count, None);
+                    screened
+                }
                 Err(error) => {
                     if matches!(error, WorkerError::Died(_) | WorkerError::Protocol(_))
                         && let Err(again) = self.worker.restart().await

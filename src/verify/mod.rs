@@ -10,7 +10,7 @@ mod speedup;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{Question, VerifyError, swap, verify};
+pub use ask::{Question, VerifyError, speedup, verify};
 pub use predict::{Change, Choice, choose, predicted};
 pub use report::{Part, Report};
 pub use speedup::Speedup;

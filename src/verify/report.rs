@@ -19,8 +19,10 @@ pub struct Report {
     pub output: OutputCheck,
     /// How much faster whole passes got.
     pub measured: Speedup,
-    /// How much faster they should have got, from the parts' times and the judge's speedups.
+    /// How much faster they should have got: what the run predicted, else the same as `from_parts`.
     pub predicted: f64,
+    /// The same from the parts' times and the judge's speedups, by Amdahl's law.
+    pub from_parts: f64,
     /// The operations whose kernel changed.
     pub parts: Vec<Part>,
     /// What a reader should know, a sentence each.
@@ -52,13 +54,15 @@ impl Report {
         };
         let parts: Vec<Part> = changes.iter().map(part).collect();
         let gains: Vec<(f64, f64)> = parts.iter().map(|part| (part.before_us, part.vs_user)).collect();
+        let from_parts = predicted(comparison.before.whole(), &gains);
         Self {
             model: graph.model.clone(),
             pass: graph.pass,
             device: device.to_owned(),
             output: comparison.output.clone(),
             measured: Speedup::of(&comparison.sessions),
-            predicted: predicted(comparison.before.whole(), &gains),
+            predicted: from_parts,
+            from_parts,
             parts,
             notes: graph.notes.clone(),
         }
@@ -127,6 +131,10 @@ impl Report {
     fn predicted_line(&self) -> String {
         let percent = self.difference() * 100.0;
         let place = if percent < 0.0 { "below" } else { "above" };
-        format!("{:.3}x predicted; measured is {:.1} % {place}", self.predicted, percent.abs())
+        let mut line = format!("{:.3}x predicted; measured is {:.1} % {place}", self.predicted, percent.abs());
+        if self.predicted.to_bits() != self.from_parts.to_bits() {
+            line += &format!("; kernels timed alone say {:.3}x", self.from_parts);
+        }
+        line
     }
 }

@@ -58,10 +58,36 @@ impl Default for RunSettings {
     }
 }
 
-/// `[device]`: has no keys so far.
+/// `[device]`: what the kernels run on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceSettings {}
+#[serde(default, deny_unknown_fields)]
+pub struct DeviceSettings {
+    /// The kind; without it, a GPU where there is one.
+    pub backend: Option<BackendName>,
+    /// Which GPU, as the driver counts them.
+    pub index: Option<u32>,
+}
+
+/// A kind of device, as settings and the command line name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendName {
+    /// This machine's processor; kernels in C
+    Cpu,
+    /// An NVIDIA GPU; kernels in CUDA C++
+    Cuda,
+}
+
+impl BackendName {
+    /// As in `kernels/<backend>/` and the ledger.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
 
 /// `[tuner]`: has no keys so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -110,8 +136,9 @@ mod tests {
     #[test]
     fn every_key_can_be_set() {
         let text = "[run]\nmax_reverts = 3\nroofline = 0.8\nspeedup = 4\nper_kernel = \"8m\"\nbudget = \"90s\"\n\
-                    dtype = \"bf16\"\nbatch = 2\nseq = 512\n[device]\n[tuner]\n";
-        let run = Settings::parse(text).unwrap().run;
+                    dtype = \"bf16\"\nbatch = 2\nseq = 512\n[device]\nbackend = \"cuda\"\nindex = 1\n[tuner]\n";
+        let Settings { run, device, .. } = Settings::parse(text).unwrap();
+        assert_eq!(device, DeviceSettings { backend: Some(BackendName::Cuda), index: Some(1) });
         assert_eq!((run.max_reverts, run.roofline, run.speedup), (3, 0.8, 4.0));
         assert_eq!((run.per_kernel, run.budget), (Duration::from_secs(480), Some(Duration::from_secs(90))));
         assert_eq!((run.dtype, run.batch, run.seq), (Some(Dtype::Bf16), Some(2), Some(512)));
@@ -129,6 +156,8 @@ mod tests {
             ("[run]\nmax_reverts = 0\n", "max_reverts"),
             ("[run]\nseq = 0\n", "seq"),
             ("[device]\nname = 1\n", "name"),
+            ("[device]\nbackend = \"gpu\"\n", "gpu"),
+            ("[device]\nindex = -1\n", "index"),
         ] {
             let error = Settings::parse(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
