@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use warpsmith::backend::cpu::{Arena, Call, Compiler, Fault, Host, Image, Limits, Region, Span, device_card};
+use warpsmith::backend::cpu::{Arena, Compiler, Host, Image, Limits, device_card};
+use warpsmith::backend::{Call, Fault, Region, Span};
 use warpsmith::op::Dtype;
 use warpsmith::sandbox::protections;
 

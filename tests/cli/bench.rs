@@ -81,3 +81,51 @@ fn the_self_test_counts_what_is_kept_by_mistake() {
     assert!(ended.out.starts_with("2 pairs that differ in nothing: "), "{ended:?}");
     assert_eq!(ended.code == Some(0), ended.out.contains(": 0 kept by the keep rule"), "{ended:?}");
 }
+
+#[test]
+fn the_speed_of_verdicts_is_a_table_with_a_row_for_each_kernel() {
+    let place = Place::without_repository(&kernels::keeps());
+    place.write("fast.c", &with(&kernels::keeps(), "value = 40", "value = 4"));
+    let out = place.warpsmith(&["bench", "--speed=2", "fast.c", "kernels/cpu/rmsnorm.c"]).ok();
+    let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..5], ["seconds/verdict", "backend", "not_kept", "kept", "cold"], "{out}");
+    assert_eq!(rows.len(), 3, "{out}");
+    for (row, column) in [(&rows[1], 2), (&rows[2], 3)] {
+        // Both of the first one's candidates are slower, both of the second one's faster, several times over.
+        assert_eq!(row[..2], ["rmsnorm", "cpu"], "{out}");
+        assert_eq!(row[5 - column], "-", "{out}");
+        for seconds in [row[column], row[4]] {
+            assert!(seconds.parse::<f64>().unwrap() > 0.0, "{out}");
+        }
+    }
+    let json = place.warpsmith(&["bench", "--speed=1", "fast.c", "--json"]).ok();
+    let table: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (table[0]["not_kept_s"].as_array().unwrap().len(), table[0]["refused"].as_u64()),
+        (1, Some(0)),
+        "{json}"
+    );
+}
+
+#[test]
+fn speed_needs_kernels_that_are_right_and_counts_neighbours_that_are_not() {
+    let place = Place::without_repository(&kernels::keeps());
+    place.write("right.c", &kernels::goes_wrong(&[4]));
+    let out = place.warpsmith(&["bench", "--speed=1", "right.c"]).ok();
+    assert!(out.ends_with("0 not kept, 0 kept, 1 refused\n"), "{out}");
+    place.write("wrong.c", &with(&kernels::goes_wrong(&[1]), "value = 0", "value = 1"));
+    let ended = place.warpsmith(&["bench", "--speed", "right.c", "wrong.c"]);
+    assert!(ended.code == Some(1) && ended.err.starts_with("wrong.c: reject at edges: "), "{ended:?}");
+}
+
+#[test]
+fn one_kernel_is_judged_at_a_time_and_its_smoke_test_has_no_times() {
+    let place = Place::without_repository(&kernels::keeps());
+    let said = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "kernels/cpu/fused_mlp.c"]).refusal();
+    assert!(said.contains("one is judged at a time"), "{said}");
+    let out = place.warpsmith(&["bench", "--smoke", "kernels/cpu/rmsnorm.c"]).ok();
+    assert!(out.contains("smoke") && !out.contains("sweep") && !out.contains("roofline"), "{out}");
+    place.write("wrong.c", &with(&kernels::keeps(), "sum / (float)cols", "sum"));
+    let ended = place.warpsmith(&["bench", "--smoke", "wrong.c"]);
+    assert!(ended.code == Some(1) && ended.out.contains("reject at smoke"), "{ended:?}");
+}

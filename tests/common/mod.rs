@@ -214,6 +214,8 @@ pub fn alone(command: &mut Command, home: &Path) {
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env_remove("XDG_CONFIG_HOME")
         .env_remove("WARPSMITH_FAILPOINT")
+        // The kernels of these tests are in C, also where there is a GPU.
+        .env("WARPSMITH_BACKEND", "cpu")
         .env("LC_ALL", "C")
         // Calibration and compiled kernels are the same for every test.
         .env("WARPSMITH_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("warpsmith-cache"));

@@ -1,11 +1,12 @@
 //! A Llama in doubles, straight from the definition of each step.
 
+use warpsmith::backend::cpu::Cpu;
 use warpsmith::forward::Forward;
 use warpsmith::model::{Glue, Graph, TensorKind, Work};
 use warpsmith::op::Shape;
 
 /// The logits of `graph` on the values that `forward` was given.
-pub fn logits(graph: &Graph, forward: &Forward) -> Vec<f64> {
+pub fn logits(graph: &Graph, forward: &mut Forward<'_, Cpu>) -> Vec<f64> {
     let drawn = |at: usize| if graph.tensors[at].kind == TensorKind::Activation { vec![] } else { forward.values(at) };
     let mut values: Vec<Vec<f64>> = (0..graph.tensors.len()).map(drawn).collect();
     for node in &graph.nodes {

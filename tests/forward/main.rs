@@ -8,9 +8,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use warpsmith::backend::cpu::{Compiler, Limits};
-use warpsmith::forward::{Effort, Forward, ForwardError, Recipe, Sessions, bound, compare, compare_outputs, rounds};
-use warpsmith::kernel::{Facts, KernelFile};
+use warpsmith::backend::cpu::{Compiler, Cpu, Limits};
+use warpsmith::device::{Ceilings, DeviceCard};
+use warpsmith::forward::{
+    Effort, Forward, ForwardError, KernelSet, Recipe, Sessions, bound, compare, compare_outputs, rounds,
+};
+use warpsmith::kernel::KernelFile;
 use warpsmith::model::{Graph, ModelConfig, Pass};
 use warpsmith::op::{Dtype, Operation};
 use warpsmith::verify::{Change, Report};
@@ -34,11 +37,9 @@ fn read(path: &str) -> Option<String> {
 }
 
 struct Bench {
-    compiler: Compiler,
+    cpu: Cpu,
     ops: BTreeMap<String, Operation>,
     starters: Kernels,
-    facts: Facts,
-    limits: Limits,
 }
 
 impl Bench {
@@ -46,19 +47,38 @@ impl Bench {
         // Shared by the tests and kept between runs: results are cached by content, and compiling is most of the time.
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
         let facts = [("CORES", 2), ("L1", 32 << 10), ("L2", 1 << 20), ("VECTOR_BYTES", 32)];
+        // What only the judge looks at is not measured.
+        let card = DeviceCard {
+            backend: "cpu".into(),
+            name: "a processor".into(),
+            key: "cpu-1".into(),
+            cores: 2,
+            vector_bits: 256,
+            l1_bytes: 32 << 10,
+            l2_bytes: 1 << 20,
+            l3_bytes: 0,
+            cold_bytes: 32 << 20,
+            facts: facts.map(|(name, value)| (name.to_owned(), value)).into(),
+            ceilings: Ceilings {
+                read_gb_s: 1.0,
+                write_gb_s: 1.0,
+                gflops: BTreeMap::new(),
+                launch_us: 1.0,
+                shown: BTreeMap::new(),
+            },
+        };
+        let limits = Limits { executable: Some(env!("CARGO_BIN_EXE_warpsmith").into()), ..Limits::default() };
         let kernel = |op: &str| KernelFile::parse(&read(&format!("kernels/cpu/{op}.c")).unwrap()).unwrap();
         Self {
-            compiler: Compiler::new(&cache).unwrap(),
+            cpu: Cpu::new(Compiler::new(&cache).unwrap(), card, limits),
             ops: OPS.map(|op| (op.to_owned(), Operation::load(&read, op).unwrap())).into(),
             starters: OPS.map(|op| (op.to_owned(), kernel(op))).into(),
-            facts: facts.map(|(name, value)| (name.to_owned(), value)).into(),
-            limits: Limits { executable: Some(env!("CARGO_BIN_EXE_warpsmith").into()), ..Limits::default() },
         }
     }
 
-    fn prepare(&self, graph: &Graph, kernels: &[&Kernels]) -> Result<Forward, ForwardError> {
-        let Self { ops, facts, limits, .. } = self;
-        Forward::prepare(&Recipe { graph, ops, facts, seed: 7, limits }, kernels, &self.compiler)
+    fn prepare(&self, graph: &Graph, kernels: &[&Kernels]) -> Result<Forward<'_, Cpu>, ForwardError> {
+        let sets: Vec<KernelSet<'_>> = kernels.iter().map(|kernels| KernelSet::today(kernels)).collect();
+        Forward::prepare(&self.cpu, &Recipe { graph, ops: &self.ops, seed: 7 }, &sets, &GO)
     }
 
     fn refusal(&self, graph: &Graph, kernels: &Kernels) -> String {
@@ -100,7 +120,7 @@ fn a_model_computes_what_its_definition_says_in_every_dtype() {
         let mut forward = bench.prepare(&graph, &[&bench.starters]).unwrap();
         forward.poison();
         forward.run(0).unwrap();
-        let exact = definition::logits(&graph, &forward);
+        let exact = definition::logits(&graph, &mut forward);
         let check = compare_outputs(&exact, &forward.output(), 301, bound(dtype, graph.nodes.len()));
         assert_eq!(check.wrong, None, "{architecture} {dtype}: {check:?}");
         // Rounding alone leaves something, so comparing a model with itself would be noticed.

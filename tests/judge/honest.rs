@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use warpsmith::backend::cpu::CASE_LIMITS;
 use warpsmith::harness::{MAX_IMAGES, plan};
 use warpsmith::op::OpSource;
 
@@ -237,7 +238,7 @@ fn a_sum_in_any_order_is_accepted_where_it_is_stated_and_only_there() {
 fn every_symbol_of_every_operation_may_be_specialised() {
     for name in ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp"] {
         let op = OpSource::read(name, &read).unwrap().operation().unwrap();
-        let planned = plan(&op, &[], 1).unwrap();
+        let planned = plan(&op, &[], 1, &CASE_LIMITS).unwrap();
         let distinct: BTreeSet<_> = planned.iter().map(|one| (&one.case.shape, one.case.dtype)).collect();
         // Room for the shapes of a model beside these.
         assert!(distinct.len() + 16 <= MAX_IMAGES, "{name} has {} of {MAX_IMAGES}", distinct.len());

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod bench;
+mod device;
 mod dishonest;
+mod elsewhere;
 mod honest;
 mod hostile;
 mod mutations;

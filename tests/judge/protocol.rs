@@ -83,7 +83,7 @@ fn endless() -> String {
 
 fn done(reply: Reply, wanted: u64) -> Evaluation {
     match reply {
-        Reply::Done { id, result } if id == wanted => serde_json::from_value(result).unwrap(),
+        Reply::Done { id, result, .. } if id == wanted => serde_json::from_value(result).unwrap(),
         other => panic!("{other:?}"),
     }
 }

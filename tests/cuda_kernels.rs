@@ -1,0 +1,84 @@
+//! Every CUDA kernel file of the repository without a GPU: the starters and examples compile for three generations, and the
+//! files that the judge is tried on are read as what they claim to be. Where NVRTC is not found, compiling is skipped with the
+//! reason.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use warpsmith::backend::cuda::{Compiler, Search};
+use warpsmith::kernel::{Facts, KernelFile, fits_arch};
+use warpsmith::op::{Dtype, Operation};
+
+/// A100, H200, B200: compute capability, multiprocessors, bytes of shared memory a block can have.
+const GPUS: [(u32, i64, i64); 3] = [(80, 108, 163 << 10), (90, 132, 227 << 10), (100, 148, 227 << 10)];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Kernel files in `folder`, with their texts.
+fn files(folder: &str) -> Vec<(String, String)> {
+    let entries = std::fs::read_dir(root().join(folder)).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name.ends_with(".cu"));
+    names.sort();
+    let text =
+        |name: String| (format!("{folder}/{name}"), std::fs::read_to_string(root().join(folder).join(&name)).unwrap());
+    names.into_iter().map(text).collect()
+}
+
+fn operation(name: &str) -> Operation {
+    Operation::load(&|path: &str| std::fs::read_to_string(root().join(path)).ok(), name).unwrap()
+}
+
+fn facts((cc, sms, shared): (u32, i64, i64)) -> Facts {
+    [("SMS", sms), ("SMEM_MAX", shared), ("CC", i64::from(cc)), ("L2", 40 << 20)]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+}
+
+#[test]
+fn starters_and_examples_compile_for_three_generations_in_every_dtype() {
+    let toolkit = match Search::of_this_machine().find(None) {
+        Ok(toolkit) => toolkit,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let cache = tempfile::tempdir().unwrap();
+    let executable = PathBuf::from(env!("CARGO_BIN_EXE_warpsmith"));
+    let compiler = Compiler::with(toolkit, cache.path(), Some(executable)).unwrap();
+    for (name, text) in files("kernels/cuda").into_iter().chain(files("kernels/examples")) {
+        let kernel = KernelFile::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let op = operation(&kernel.front.op);
+        for gpu in GPUS.into_iter().filter(|(cc, ..)| fits_arch(&kernel.front.arch, *cc)) {
+            let facts = facts(gpu);
+            let primary = op.primary_shape().unwrap();
+            let resolutions: Vec<_> =
+                Dtype::ALL.into_iter().map(|dtype| kernel.resolve(&primary, dtype, &facts).unwrap()).collect();
+            let compiled = compiler
+                .candidate(&op, &kernel, &resolutions, gpu.0, &facts, &AtomicBool::new(false))
+                .unwrap_or_else(|error| panic!("{name} for sm_{}: {error}", gpu.0));
+            for one in compiled {
+                assert!(one.resources.iter().all(|kernel| kernel.registers > 0), "{name}: {}", one.log);
+                eprintln!("{name} sm_{}: {}", gpu.0, one.log.lines().next().unwrap_or_default());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_kernels_that_the_judge_is_tried_on_are_kernel_files_and_say_what_they_expect() {
+    let known: BTreeSet<&str> = ["reject", "crash", "timeout", "error"].into();
+    let (wrong, honest) = (files("tests/gpu/wrong"), files("tests/gpu/honest"));
+    assert!(wrong.len() >= 15 && honest.len() >= 3);
+    for (name, text) in &wrong {
+        let expected = text.lines().find_map(|line| line.strip_prefix("# expect: ")).unwrap_or_default();
+        assert!(expected.split('|').all(|status| known.contains(status)), "{name}: {expected}");
+        assert!(text.lines().any(|line| line.starts_with("# why: ")), "{name}");
+    }
+    for (name, text) in wrong.iter().chain(&honest) {
+        let kernel = KernelFile::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        kernel.check_against(&operation(&kernel.front.op)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}

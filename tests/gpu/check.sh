@@ -1,0 +1,270 @@
+#!/usr/bin/env bash
+# Checks on a machine with a GPU what cannot be checked without one, and prints one table.
+#
+#   tests/gpu/check.sh                      every step but `model`
+#   tests/gpu/check.sh wrong honest         some of them
+#
+# Steps: starters wrong honest speed sanitizer selftest tests model. Run from the repository's root, after
+# `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-check).
+# SELFTEST_PAIRS (300) and MODEL (models/llama-7b) are for the steps of these names.
+# Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
+set -u
+export LC_ALL=C
+cd "$(dirname "$0")/../.."
+
+warpsmith=${WARPSMITH:-target/release/warpsmith}
+out=${OUT:-target/gpu-check}
+steps=${*:-starters wrong honest speed sanitizer selftest tests}
+for step in $steps; do
+    case $step in
+        starters | wrong | honest | speed | sanitizer | selftest | tests | model) ;;
+        *)
+            echo "unknown step $step: starters wrong honest speed sanitizer selftest tests model" >&2
+            exit 2
+            ;;
+    esac
+done
+if [ ! -x "$warpsmith" ]; then
+    echo "$warpsmith is not there: cargo build --release, or name another with WARPSMITH" >&2
+    exit 2
+fi
+mkdir -p "$out" || exit 2
+shopt -s nullglob
+
+rows=()
+failed=0
+
+# row CHECK EXPECTED SEEN SECONDS ok|FAILED|skipped
+row() {
+    rows+=("$(printf '%-44s %-24s %-32s %8s  %s' "$1" "$2" "$3" "$4" "$5")")
+    # A line at once as well: the table may be minutes away.
+    echo "${rows[-1]}"
+    if [ "$5" = FAILED ]; then failed=1; fi
+}
+
+# verdict GOOD: a word for the last column
+verdict() { if [ "$1" = 1 ]; then echo ok; else echo FAILED; fi; }
+
+# keep FILE: the first 16 MiB of what comes
+keep() {
+    head -c 16777216 >"$1"
+    cat >/dev/null
+}
+
+# timed LIMIT_S LOG COMMAND...: runs it, output to LOG.out and LOG.err; sets code and took (seconds with one decimal)
+timed() {
+    local limit=$1 log=$2 began=${EPOCHREALTIME/./} tenths
+    shift 2
+    # What a candidate prints without end must not fill the disk; whoever writes must not notice.
+    timeout --kill-after=10 "$limit" "$@" 2> >(keep "$out/$log.err") | keep "$out/$log.out"
+    code=${PIPESTATUS[0]}
+    tenths=$(((${EPOCHREALTIME/./} - began) / 100000))
+    took=$((tenths / 10)).$((tenths % 10))
+}
+
+# field NAME FILE: the first string or number of this name in pretty-printed JSON
+field() { sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}$/\1/p" "$2" | head -n 1; }
+
+# name FILE: without folders and extension
+name() { local file=${1##*/}; echo "${file%.cu}"; }
+
+# expected FILE: the statuses in its first lines, as `reject|crash`
+expected() { sed -n 's/^# expect: *//p' "$1" | head -n 1; }
+
+# seen: the status of the judged kernel, its stage, or what went wrong instead
+seen() {
+    local status stage
+    status=$(field status "$out/$1.out")
+    # A verdict that is none of these has no stage of its own.
+    case $status in reject | crash | timeout | error) stage=$(field stage "$out/$1.out") ;; *) stage= ;; esac
+    if [ -n "$status" ]; then
+        echo "$status${stage:+ at $stage}"
+    elif [ "$code" = 124 ] || [ "$code" = 137 ]; then
+        echo "no answer in time"
+    else
+        echo "exit $code: $(head -n 1 "$out/$1.err" | cut -c 1-60)"
+    fi
+}
+
+bench() {
+    local limit=$1 log=$2
+    shift 2
+    timed "$limit" "$log" "$warpsmith" bench --backend cuda "$@"
+}
+
+# accepted CHECK LOG FILE: a kernel that must be judged correct
+accepted() {
+    bench 300 "$2" "$3" --json
+    local what good=0
+    what=$(seen "$2")
+    if [ "$code" = 0 ]; then good=1; fi
+    # A file for newer devices only is not for this one; that is said in so many words.
+    if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$2.out"; then
+        row "$1" "correct" "not for this device" "$took" skipped
+        return
+    fi
+    row "$1" "correct" "$what" "$took" "$(verdict $good)"
+}
+
+starters() {
+    local file found=0
+    for file in kernels/cuda/*.cu; do
+        found=1
+        accepted "starter $(name "$file")" "starter-$(name "$file")" "$file"
+    done
+    if [ $found = 0 ]; then row "starters" "some in kernels/cuda" "none" - FAILED; fi
+}
+
+wrong() {
+    local file log want what good
+    for file in tests/gpu/wrong/*.cu; do
+        log=wrong-$(name "$file")
+        want=$(expected "$file")
+        bench 300 "$log" "$file" --json
+        what=$(seen "$log")
+        good=0
+        if [ "$code" = 1 ] && [[ "|$want|" == *"|${what%% *}|"* ]]; then good=1; fi
+        # Newer devices only, as above: it is then refused for the wrong reason.
+        if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$log.out"; then
+            row "wrong $(name "$file")" "$want" "not for this device" "$took" skipped
+            continue
+        fi
+        row "wrong $(name "$file")" "$want" "$what" "$took" "$(verdict $good)"
+    done
+}
+
+honest() {
+    local file
+    for file in tests/gpu/honest/*.cu; do accepted "honest $(name "$file")" "honest-$(name "$file")" "$file"; done
+}
+
+# at_most SECONDS LIMIT: 1 where the time is a number within the limit
+at_most() {
+    [[ $1 =~ ^[0-9]+\.[0-9]+$ ]] || { echo 0; return; }
+    if [ "$(printf '%.0f' "${1}e3")" -le "$(printf '%.0f' "${2}e3")" ]; then echo 1; else echo 0; fi
+}
+
+speed() {
+    local op backend not_kept kept cold rest limit files=(kernels/cuda/*.cu)
+    if [ ${#files[@]} = 0 ]; then
+        row "seconds per verdict" "some kernels" "none" - FAILED
+        return
+    fi
+    bench 600 speed --dtype f16 --speed=7 "${files[@]}"
+    if [ "$code" != 0 ]; then
+        row "seconds per verdict" "a table" "$(seen speed)" "$took" FAILED
+        return
+    fi
+    cat "$out/speed.out"
+    while read -r op backend not_kept kept cold rest; do
+        case $op in
+            seconds/verdict) continue ;;
+            matmul | flash_attention | fused_mlp) limit=2.5 ;;
+            *) limit=1.0 ;;
+        esac
+        row "verdict on $op, not kept" "at most $limit s" "$not_kept s" - "$(verdict "$(at_most "$not_kept" $limit)")"
+        # There may be no gain among the neighbours.
+        if [ "$kept" != - ]; then
+            limit=$(case $limit in 2.5) echo 4.5 ;; *) echo 3.0 ;; esac)
+            row "verdict on $op, kept" "at most $limit s" "$kept s" - "$(verdict "$(at_most "$kept" "$limit")")"
+        fi
+        row "cold bench of $op" "at most 3.0 s" "$cold s" - "$(verdict "$(at_most "$cold" 3.0)")"
+    done <"$out/speed.out"
+}
+
+sanitizer() {
+    local tool file log bad clean
+    if ! command -v compute-sanitizer >/dev/null; then
+        row "sanitizer" "no errors" "no compute-sanitizer on PATH" - skipped
+        return
+    fi
+    for tool in memcheck racecheck; do
+        quiet=()
+        # Calls of the driver that are tried and refused (an option it does not have) are no fault of a kernel.
+        if [ "$tool" = memcheck ]; then quiet=(--report-api-errors no); fi
+        for file in kernels/cuda/*.cu; do
+            log=$tool-$(name "$file")
+            timed 600 "$log" compute-sanitizer --tool "$tool" --target-processes all "${quiet[@]}" \
+                --log-file "$out/$log.%p.log" "$warpsmith" bench --backend cuda --smoke "$file"
+            # Every process has a summary of its own; only the worker's launches anything.
+            clean=$(cat "$out/$log".*.log | grep -c 'SUMMARY: 0 ')
+            bad=$(cat "$out/$log".*.log | grep 'SUMMARY:' | grep -vc 'SUMMARY: 0 ')
+            if [ "$code" = 0 ] && [ "$bad" = 0 ] && [ "$clean" -gt 0 ]; then
+                row "$tool $(name "$file")" "no errors" "none" "$took" ok
+            else
+                row "$tool $(name "$file")" "no errors" "$bad with errors, $(seen "$log")" "$took" FAILED
+            fi
+        done
+    done
+}
+
+# It moves 64 MiB: about 20 us where memory is fastest.
+selftest() {
+    local pairs=${SELFTEST_PAIRS:-300} kept naive
+    if [ ! -f kernels/cuda/rmsnorm.cu ]; then
+        row "self-test" "no false keep" "no kernels/cuda/rmsnorm.cu" - FAILED
+        return
+    fi
+    # Longer than any other step: a second or two a pair.
+    timed 1800 selftest "$warpsmith" bench --backend cuda --dtype f16 --shape rows=4096,cols=4096 --self-test "$pairs" \
+        --json kernels/cuda/rmsnorm.cu
+    kept=$(field false_keeps "$out/selftest.out")
+    naive=$(field naive_keeps "$out/selftest.out")
+    if [ -z "$kept" ]; then
+        row "self-test, $pairs pairs" "no false keep" "$(seen selftest)" "$took" FAILED
+        return
+    fi
+    row "self-test, $pairs pairs" "no false keep" "$kept kept, naive rule $naive" "$took" \
+        "$(verdict "$([ "$kept" = 0 ] && [ "$code" = 0 ] && echo 1)")"
+}
+
+# Test binaries that were built for a GPU, of which the newest of each name counts.
+tests() {
+    local file newest=
+    for file in target/*/deps/gpu_judge-*; do
+        if [[ $file == *.d ]] || [ ! -x "$file" ]; then continue; fi
+        if [ -z "$newest" ] || [ "$file" -nt "$newest" ]; then newest=$file; fi
+    done
+    if [ -z "$newest" ]; then
+        row "tests of the judge on a GPU" "passed" "no target/*/deps/gpu_judge-*" - skipped
+        return
+    fi
+    timed 600 tests "$newest" --nocapture --test-threads 1
+    row "tests of the judge on a GPU" "passed" "$(grep -h '^test result' "$out/tests.out" | cut -c 14-44)" "$took" \
+        "$(verdict "$([ "$code" = 0 ] && echo 1)")"
+}
+
+model() {
+    local model=${MODEL:-models/llama-7b}
+    timed 600 profile "$warpsmith" profile --backend cuda --dtype f16 "$model"
+    cat "$out/profile.out"
+    row "profile of $model" "a table" "exit $code" "$took" "$(verdict "$([ "$code" = 0 ] && echo 1)")"
+}
+
+# The device first: without one there is nothing to check, and that is no failure.
+timed 120 doctor "$warpsmith" doctor --backend cuda --recalibrate
+if [ "$code" != 0 ]; then
+    reason=$(cat "$out/doctor.out" "$out/doctor.err" | grep -i -m 1 -E 'cannot be used|no CUDA|no device|no driver')
+    if [ -n "$reason" ]; then
+        echo "skipped: $(echo "$reason" | sed -E 's/^(device|error:) *//')"
+        exit 0
+    fi
+    if ! grep -q '^device ' "$out/doctor.out"; then
+        cat "$out/doctor.err" >&2
+        exit 2
+    fi
+fi
+cat "$out/doctor.out"
+row "doctor --recalibrate" "exit 0" "exit $code" "$took" "$(verdict "$([ "$code" = 0 ] && echo 1)")"
+
+for step in $steps; do "$step"; done
+
+echo
+{
+    printf '%-44s %-24s %-32s %8s  %s\n' check expected seen seconds result
+    printf '%s\n' "${rows[@]}"
+} | tee "$out/table.txt"
+count=${#rows[@]}
+bad=$(printf '%s\n' "${rows[@]}" | grep -c 'FAILED$')
+echo "$count checks, $bad failed; logs in $out"
+exit $failed

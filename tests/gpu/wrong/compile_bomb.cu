@@ -1,0 +1,36 @@
+/*---
+# expect: error
+# why: two to the power of forty templates before the first line of code
+op = "rmsnorm"
+dtypes = ["f16", "bf16", "f32"]
+arch = ["sm_80+"]
+[[launch]]
+kernel = "rmsnorm"
+grid = ["rows"]
+block = ["256"]
+args = ["x", "weight", "y", "rows", "cols", "eps"]
+---*/
+template <int DEPTH, long long PATH> struct Bomb {
+    static constexpr long long value = Bomb<DEPTH - 1, 2 * PATH>::value + Bomb<DEPTH - 1, 2 * PATH + 1>::value;
+};
+template <long long PATH> struct Bomb<0, PATH> {
+    static constexpr long long value = 1;
+};
+
+// One block a row: the mean of its squares, then the row again, scaled.
+extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long rows, long long cols, float eps) {
+    __shared__ float part[256];
+    const T *from = x + blockIdx.x * cols;
+    T *to = y + blockIdx.x * cols;
+    float sum = 0;
+    for (long long j = threadIdx.x; j < cols; j += 256) sum += ws_load(from[j]) * ws_load(from[j]);
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = 128; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    const float scale = 1 / sqrtf(part[0] / cols + eps + (Bomb<40, 0>::value == 0));
+    for (long long j = threadIdx.x; j < cols; j += 256)
+        to[j] = ws_store(ws_load(from[j]) * scale * ws_load(weight[j]));
+}

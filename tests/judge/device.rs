@@ -1,0 +1,324 @@
+//! The judge on a device that is not a processor: kernels run in the judge's own process and could write to their inputs,
+//! the oracle is dear, and the user has a library. All but that is done by the processor.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use warpsmith::backend::cpu::{self, Cpu};
+use warpsmith::backend::{
+    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Disturbed, Fault, Host, MemoryError, Poison, Region,
+    Span, StartError, Step,
+};
+use warpsmith::device::{Ceilings, DeviceCard};
+use warpsmith::evaluation::{ErrorStats, Evaluation, Verdict};
+use warpsmith::harness::{Block, Elsewhere, EvaluationTask, Failure, Judge, Session, SessionTask, Watch};
+use warpsmith::kernel::{FrontMatter, KernelFile, Resolution};
+use warpsmith::op::{DrawPlan, Dtype, Operation, Shape};
+
+use crate::bench::{edit, task};
+use crate::honest::small;
+
+static GO: AtomicBool = AtomicBool::new(false);
+
+/// What the tests turn, and what they look at.
+#[derive(Default)]
+struct Knobs {
+    macs_twice: u64,
+    changes_inputs: Cell<bool>,
+    library: Option<String>,
+    lost: Cell<bool>,
+    compared: Cell<usize>,
+}
+
+struct Other {
+    cpu: Cpu,
+    knobs: Rc<Knobs>,
+}
+
+struct Memory {
+    inner: cpu::Arena,
+    knobs: Rc<Knobs>,
+}
+
+struct Runner(cpu::Host);
+
+impl Arena for Memory {
+    fn footprint(bytes: usize) -> usize {
+        cpu::Arena::footprint(bytes)
+    }
+    fn red_zones(span: &Span) -> [Span; 2] {
+        cpu::Arena::red_zones(span)
+    }
+    fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError> {
+        Ok(self.inner.place(region, bytes)?)
+    }
+    fn reset(&mut self) {
+        self.inner.reset();
+    }
+    fn draw(&mut self, span: &Span, plan: &DrawPlan) {
+        self.inner.draw(span, plan);
+    }
+    fn poison(&mut self, stretches: &[Poison]) {
+        self.inner.poison(stretches);
+    }
+    fn disturbed(&mut self, stretches: &[Poison]) -> Option<Disturbed> {
+        self.inner.disturbed(stretches)
+    }
+    fn zero(&mut self, span: &Span) {
+        self.inner.zero(span);
+    }
+    fn not_zero(&mut self, span: &Span) -> Option<usize> {
+        self.inner.not_zero(span)
+    }
+    fn fill(&mut self, span: &Span, write: &mut dyn FnMut(&mut [u8])) {
+        self.inner.fill(span, write);
+    }
+    fn read(&mut self, span: &Span) -> Vec<u8> {
+        self.inner.read(span)
+    }
+    fn gather(&mut self, span: &Span, size: usize, indices: &[usize]) -> Vec<u8> {
+        self.inner.gather(span, size, indices)
+    }
+    fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]) {
+        self.inner.poke(span, at, bytes);
+    }
+    fn changed_input(&mut self, inputs: &[Span]) -> Option<usize> {
+        self.knobs.changes_inputs.get().then(|| inputs.len() - 1)
+    }
+}
+
+impl Host for Runner {
+    type Arena = Memory;
+    type Taken = Vec<Vec<u8>>;
+
+    fn launch(&mut self, call: &Call, limit: Duration) -> Result<Duration, Fault> {
+        self.0.launch(call, limit)
+    }
+    fn run(&mut self, calls: &[Call], limit: Duration) -> Result<Duration, Fault> {
+        self.0.run(calls, limit)
+    }
+    fn idle_check(&self) -> Result<(), Fault> {
+        self.0.idle_check()
+    }
+    fn take(&self, memory: &CaseMemory, arena: &mut Memory, copy: usize) -> Vec<Vec<u8>> {
+        self.0.take(memory, &mut arena.inner, copy)
+    }
+}
+
+impl Backend for Other {
+    type Image = cpu::Image;
+    type Arena = Memory;
+    type Host = Runner;
+    type Oracle = cpu::Oracle;
+
+    fn card(&self) -> &DeviceCard {
+        self.cpu.card()
+    }
+    fn case_limits(&self) -> CaseLimits {
+        CaseLimits { macs_twice: self.knobs.macs_twice, ..self.cpu.case_limits() }
+    }
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+    fn accepts(&self, front: &FrontMatter) -> Result<(), String> {
+        self.cpu.accepts(front)
+    }
+    fn compile(
+        &self,
+        op: &Operation,
+        kernel: &KernelFile,
+        resolutions: &[Resolution],
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<cpu::Image>, BuildError> {
+        self.cpu.compile(op, kernel, resolutions, cancelled)
+    }
+    fn glue(&self, step: Step, dtype: Dtype) -> Result<cpu::Image, BuildError> {
+        self.cpu.glue(step, dtype)
+    }
+    fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(cpu::Image, &'static str)> {
+        let kernel = KernelFile::parse(self.knobs.library.as_ref()?).unwrap();
+        let resolution = kernel.resolve(shape, dtype, &self.card().facts).unwrap();
+        let mut images = self.cpu.compile(op, &kernel, &[resolution], &GO).unwrap();
+        Some((images.remove(0), "a library"))
+    }
+    fn arena(&self, inputs: usize, outputs: usize) -> Result<Memory, MemoryError> {
+        Ok(Memory { inner: self.cpu.arena(inputs, outputs)?, knobs: self.knobs.clone() })
+    }
+    fn host(&self, images: &[&cpu::Image], arena: &Memory, dirty: bool) -> Result<Runner, StartError> {
+        self.cpu.host(images, &arena.inner, dirty).map(Runner)
+    }
+    fn oracle(&self, op: &Operation) -> Result<cpu::Oracle, String> {
+        self.cpu.oracle(op)
+    }
+    fn compare(
+        &self,
+        oracle: &cpu::Oracle,
+        memory: &CaseMemory,
+        arena: &mut Memory,
+        copy: usize,
+        taken: &Vec<Vec<u8>>,
+        seed: u64,
+    ) -> Result<ErrorStats, String> {
+        self.knobs.compared.set(self.knobs.compared.get() + 1);
+        self.cpu.compare(oracle, memory, &mut arena.inner, copy, taken, seed)
+    }
+    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
+        self.cpu.calls_per_sample(incumbent_us, copies)
+    }
+    fn hosts_are_processes(&self) -> bool {
+        false
+    }
+    fn is_lost(&self) -> bool {
+        self.knobs.lost.get()
+    }
+}
+
+/// Measures nothing: the library takes three times as long as any kernel.
+#[derive(Default)]
+struct Paper {
+    asked: Rc<RefCell<Vec<SessionTask>>>,
+}
+
+impl Elsewhere for Paper {
+    fn sessions(&self, tasks: &[SessionTask], _: Watch<'_>) -> Result<Vec<Session>, Failure> {
+        self.asked.borrow_mut().extend_from_slice(tasks);
+        let session = |task: &SessionTask| {
+            let incumbent = if task.incumbent.is_none() { 3.0 } else { 1.0 };
+            let block = Block { incumbent_us: vec![incumbent], candidate_us: vec![1.0] };
+            Session { blocks: vec![block; 16], took_s: 0.1 }
+        };
+        Ok(tasks.iter().map(session).collect())
+    }
+}
+
+/// A judge on such a device, and whom it asks for sessions.
+fn judge(knobs: Knobs) -> (Judge<Other>, Rc<Knobs>, Rc<RefCell<Vec<SessionTask>>>) {
+    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    let card = DeviceCard {
+        backend: "other".into(),
+        name: "another device".into(),
+        key: "other-1".into(),
+        cores: 2,
+        vector_bits: 256,
+        l1_bytes: 32 << 10,
+        l2_bytes: 1 << 20,
+        l3_bytes: 0,
+        cold_bytes: 1 << 20,
+        facts: [("CORES", 2), ("L1", 32 << 10), ("L2", 1 << 20), ("VECTOR_BYTES", 32)]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        ceilings: Ceilings { read_gb_s: 1e6, write_gb_s: 1e6, gflops: [].into(), launch_us: 0.0, shown: [].into() },
+    };
+    let limits = cpu::Limits { executable: Some(env!("CARGO_BIN_EXE_warpsmith").into()), ..cpu::Limits::default() };
+    let knobs = Rc::new(knobs);
+    let cpu = Cpu::new(cpu::Compiler::new(&cache).unwrap(), card, limits);
+    let paper = Paper::default();
+    let asked = paper.asked.clone();
+    let judge = Judge::new(Other { cpu, knobs: knobs.clone() }).with_elsewhere(Box::new(paper));
+    (judge, knobs, asked)
+}
+
+fn base(judge: &mut Judge<Other>, candidate: &str) -> Evaluation {
+    let task = EvaluationTask { incumbent: None, precision: None, ..task("rmsnorm", candidate, candidate) };
+    judge.evaluate(&task, Watch { progress: &|_| {}, cancelled: &GO }).unwrap()
+}
+
+/// Cases of stage 1.
+fn smoke(judge: &mut Judge<Other>) -> usize {
+    let task = task("rmsnorm", small("rmsnorm"), small("rmsnorm"));
+    let evaluation = judge.smoke(&task, Watch { progress: &|_| {}, cancelled: &GO }).unwrap();
+    assert_eq!(evaluation.verdict, Verdict::Base);
+    evaluation.cases.len()
+}
+
+#[test]
+fn where_the_oracle_is_dear_each_ordinary_case_is_compared_once_after_an_element_has_changed() {
+    let (mut judge, knobs, _) = judge(Knobs::default());
+    let evaluation = base(&mut judge, small("rmsnorm"));
+    assert_eq!(evaluation.verdict, Verdict::Base);
+    assert!(evaluation.cases.iter().all(|case| case.errors.elements > 0 && case.failure.is_none()));
+    knobs.compared.set(0);
+    assert_eq!((smoke(&mut judge), knobs.compared.get()), (3, 3));
+    let lazy = edit(small("rmsnorm"), &[("y[r * cols + j] = ws_store(v);", "")]);
+    let verdict = base(&mut judge, &lazy).verdict;
+    assert!(verdict.status() == "reject" && verdict.why().contains("outside their bound"), "{verdict:?}");
+}
+
+#[test]
+fn elsewhere_a_small_case_is_compared_twice() {
+    let (mut judge, knobs, _) = judge(Knobs { macs_twice: u64::MAX, ..Knobs::default() });
+    assert_eq!((smoke(&mut judge), knobs.compared.get()), (3, 6));
+}
+
+#[test]
+fn a_kernel_that_writes_to_its_inputs_is_told_which() {
+    let (mut judge, knobs, _) = judge(Knobs::default());
+    knobs.changes_inputs.set(true);
+    let verdict = base(&mut judge, small("rmsnorm")).verdict;
+    assert!(verdict.status() == "reject" && verdict.why().ends_with("it wrote to its input `weight`"), "{verdict:?}");
+}
+
+#[test]
+fn some_sessions_of_a_start_are_asked_of_other_processes_each_with_a_number_of_its_own() {
+    let (mut judge, _, asked) = judge(Knobs::default());
+    let evaluation = base(&mut judge, small("rmsnorm"));
+    assert_eq!((evaluation.vs_user, evaluation.against), (Some(1.0), None));
+    let asked = asked.borrow();
+    assert_eq!(asked.iter().map(|task| task.number).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(asked.iter().all(|task| task.incumbent.as_deref() == Some(small("rmsnorm")) && task.candidate.len() > 100));
+    assert!(
+        asked.iter().all(|task| task.candidate != small("rmsnorm")),
+        "the other side is a copy elsewhere in memory"
+    );
+}
+
+#[test]
+fn a_start_is_measured_against_the_library_that_the_user_has() {
+    let library = Some(small("rmsnorm").to_owned());
+    let (mut judge, _, asked) = judge(Knobs { library, ..Knobs::default() });
+    let evaluation = base(&mut judge, small("rmsnorm"));
+    assert_eq!(evaluation.verdict, Verdict::Base);
+    // The library is the same kernel, measured here: where a run begins is no decision.
+    assert!((0.2..5.0).contains(&evaluation.vs_user.unwrap()), "{:?}", evaluation.vs_user);
+    assert_eq!(evaluation.against.as_deref(), Some("a library"));
+    assert!(asked.borrow().iter().all(|task| task.incumbent.is_some()));
+}
+
+#[test]
+fn a_session_here_can_be_against_the_library() {
+    let library = Some(small("rmsnorm").to_owned());
+    let (mut judge, ..) = judge(Knobs { library, ..Knobs::default() });
+    let asked = task("rmsnorm", small("rmsnorm"), small("rmsnorm"));
+    let session = SessionTask {
+        op: asked.op,
+        incumbent: None,
+        candidate: asked.candidate,
+        target: asked.target,
+        rounds: 2,
+        seed: 5,
+        number: 3,
+    };
+    let answer = judge.session(&session, Watch { progress: &|_| {}, cancelled: &GO }).unwrap();
+    let warpsmith::harness::SessionAnswer::Measured(session) = answer else { panic!("{answer:?}") };
+    assert_eq!(session.blocks.len(), 16);
+    assert!(session.blocks.iter().all(|block| block.incumbent_us[0] > 0.0));
+}
+
+#[test]
+fn a_screen_ends_where_the_device_is_lost() {
+    let (mut judge, knobs, _) = judge(Knobs::default());
+    let asked = task("rmsnorm", small("rmsnorm"), small("rmsnorm"));
+    let screen = warpsmith::harness::ScreenTask {
+        op: asked.op,
+        incumbent: asked.candidate.clone(),
+        candidates: vec![asked.candidate; 2],
+        target: asked.target,
+        seed: 1,
+    };
+    let watch = Watch { progress: &|_| {}, cancelled: &GO };
+    assert_eq!(judge.screen(&screen, watch).unwrap().len(), 2);
+    knobs.lost.set(true);
+    assert_eq!(judge.screen(&screen, watch).unwrap(), []);
+}
