@@ -87,7 +87,9 @@ pub struct TargetState {
     pub share: f64,
     /// Where it stands.
     pub phase: Phase,
-    /// Σ calls × time of the starting point, µs.
+    /// Whether the starting point has its verdict: it is judged once, even where it was refused and the run killed then.
+    pub start_judged: bool,
+    /// Σ calls × time of the starting point, µs; none where it was refused.
     pub start_us: Option<f64>,
     /// The same of the best kernel so far, µs.
     pub best_us: Option<f64>,
@@ -134,6 +136,7 @@ impl TargetState {
             shapes,
             share: 0.0,
             phase: Phase::Waiting,
+            start_judged: false,
             start_us: None,
             best_us: None,
             fastest_us: None,

@@ -39,10 +39,14 @@ impl Run<'_> {
         if let Some(reason) = self.finish_pending(index, agent.as_mut()).await? {
             return Ok(reason);
         }
-        if self.state.targets[index].start_us.is_none()
+        if !self.state.targets[index].start_judged
             && let Some(reason) = self.establish_start(index, agent.as_mut()).await?
         {
             return Ok(reason);
+        }
+        if self.state.targets[index].start_us.is_none() {
+            let why = "the kernel as it is does not pass; `warpsmith log` says where".to_owned();
+            return Ok(StopReason::Unjudged { why });
         }
         loop {
             if let Some(reason) = self.over() {
@@ -84,15 +88,7 @@ impl Run<'_> {
             memory: agent.save(),
         };
         let text = target.start_text.clone();
-        if let Some(reason) = self.experiment(index, agent, text, proposed).await? {
-            return Ok(Some(reason));
-        }
-        Ok(if self.state.targets[index].start_us.is_none() {
-            let why = "the kernel as it is does not pass; `warpsmith log` says where".to_owned();
-            Some(StopReason::Unjudged { why })
-        } else {
-            None
-        })
+        self.experiment(index, agent, text, proposed).await
     }
 
     /// Judges again what an interruption left undecided, with the same number and seed.
@@ -183,6 +179,7 @@ impl Run<'_> {
         let target = &mut self.state.targets[index];
         target.learn(evaluation);
         if proposed.base {
+            target.start_judged = true;
             return;
         }
         target.tried.push(Attempt {
