@@ -10,6 +10,7 @@ mod ops;
 mod options;
 mod profile;
 mod progress;
+mod report;
 mod run;
 mod session;
 mod show;
@@ -47,6 +48,7 @@ enum Command {
     Status(status::Args),
     Log(log::Args),
     Show(show::Args),
+    Report(report::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
     #[command(hide = true)]
@@ -66,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Log(args) => log::main(args),
         Command::Show(args) => show::main(args),
+        Command::Report(args) => report::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),
         Command::Worker(args) => worker::main(args),

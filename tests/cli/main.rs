@@ -12,6 +12,7 @@ mod kills;
 mod looking;
 mod places;
 mod refusals;
+mod report;
 mod run;
 mod signals;
 mod stops;
