@@ -247,12 +247,16 @@ impl RunReport {
         }
     }
 
-    /// What the user has, where that is a library.
+    /// What the user has.
     fn against(&self) -> String {
         let mut libraries: Vec<&str> = self.targets.iter().filter_map(|target| target.against.as_deref()).collect();
         libraries.sort_unstable();
         libraries.dedup();
-        if libraries.is_empty() { " (the starting point)".to_owned() } else { format!(" ({})", libraries.join(", ")) }
+        let begun = || self.targets.iter().filter(|target| target.begun);
+        if libraries.is_empty() || begun().any(|target| target.against.is_none()) {
+            libraries.push("the starting point");
+        }
+        format!(" ({})", libraries.join(", else "))
     }
 
     fn troubles(&self) -> Markup {

@@ -65,7 +65,7 @@ fn a_night_says_how_much_faster_the_model_got_and_why_to_believe_it() {
         "warpsmith apply 261120a",
         "warpsmith verify models/llama-7b --run 261120a",
         "embedding",
-        "(cuBLAS)",
+        "(cuBLAS, else the starting point)",
         "5 reverts in a row",
         "reading 4.38\u{a0}TB/s",
     ] {

@@ -71,14 +71,15 @@ pub(in crate::report) fn progress(lanes: &[Lane<'_>], room: Room, title: &str) -
             let across = x.at(step.tried.number as f64);
             (across, step.over_start.map_or(bottom + lane_height / 2.0, |speedup| y.at(speedup)))
         };
-        for step in steps.iter().filter(|step| step.tried.outcome != Outcome::Keep) {
+        let over_line = |step: &&&Step<'_>| matches!(step.tried.outcome, Outcome::Base | Outcome::Keep);
+        for step in steps.iter().filter(|step| !over_line(step)) {
             mark(sheet, step.tried.outcome, place(step), size);
         }
         for (_, _, steps) in &lanes {
             sheet.line(&staircase(steps, &x, &y), ink::KEPT, 2.0);
         }
-        for step in steps.iter().filter(|step| step.tried.outcome == Outcome::Keep) {
-            mark(sheet, Outcome::Keep, place(step), size + 0.6);
+        for step in steps.iter().filter(over_line) {
+            mark(sheet, step.tried.outcome, place(step), size + 0.6);
             labels.avoid(place(step), size);
         }
         for (_, _, steps) in &lanes {

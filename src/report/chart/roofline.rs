@@ -66,11 +66,9 @@ pub(in crate::report) fn roofline(
         sheet.text("useful operations a byte", (right, bottom + 32.0), Align::Right, SMALL, ink::QUIET);
         let mut labels = Labels::within([left, top - 14.0, right + 8.0, bottom]);
         if let Some(write) = write {
-            sheet.line(
-                &slope(write, peak.map(|(_, peak)| peak), (low_x, high_x), (low_y, high_y), (&x, &y)),
-                ink::REVERTED,
-                1.2,
-            );
+            let under = slope(write, peak.map(|(_, peak)| peak), (low_x, high_x), (low_y, high_y), (&x, &y));
+            sheet.line(&under, ink::REVERTED, 1.2);
+            labels.avoid_path(&under);
         }
         let over = slope(read, peak.map(|(_, peak)| peak), (low_x, high_x), (low_y, high_y), (&x, &y));
         sheet.line(&over, ink::TEXT, 1.8);
