@@ -25,6 +25,15 @@ use crate::evaluation::ErrorStats;
 use crate::kernel::{FrontMatter, KernelFile, Resolution};
 use crate::op::{DrawPlan, Dtype, Operation, Shape, Stored};
 
+/// A kernel file and what it is to be compiled for.
+pub type Source<'a> = (&'a KernelFile, &'a [Resolution]);
+
+/// Images that follow each other, file by file.
+fn by_file<I>(files: &[Source<'_>], images: Vec<I>) -> Vec<Vec<I>> {
+    let mut images = images.into_iter();
+    files.iter().map(|(_, resolutions)| images.by_ref().take(resolutions.len()).collect()).collect()
+}
+
 /// A kind of device.
 pub trait Backend: Sized {
     /// Compiled code of a kernel at one resolution; cheap to clone.
@@ -51,18 +60,17 @@ pub trait Backend: Sized {
     /// A sentence for the verdict.
     fn accepts(&self, front: &FrontMatter) -> Result<(), String>;
 
-    /// Compiles `kernel` at each of `resolutions`, in their order, as parallel as the machine allows. Ends with the first that
-    /// fails, or soon after `cancelled` is set.
+    /// Compiles kernel files of one operation, all at once as far as the machine allows; images are in the order of files and
+    /// resolutions. Ends with the first that fails, or soon after `cancelled` is set.
     ///
     /// # Errors
     /// [`BuildError`].
     fn compile(
         &self,
         op: &Operation,
-        kernel: &KernelFile,
-        resolutions: &[Resolution],
+        files: &[Source<'_>],
         cancelled: &AtomicBool,
-    ) -> Result<Vec<Self::Image>, BuildError>;
+    ) -> Result<Vec<Vec<Self::Image>>, BuildError>;
 
     /// A step of the forward pass that is no operation, compiled.
     ///

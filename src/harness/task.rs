@@ -22,6 +22,8 @@ pub struct EvaluationTask {
     pub seed: u64,
     /// How finely this machine measures this target, where it is known already.
     pub precision: Option<Precision>,
+    /// Where it is not known, and there is nothing to decide: a look in this process, without fresh ones.
+    pub look: bool,
     /// The branch's time over the best it ever had, where equal-but-simpler candidates are welcome.
     pub branch_over_best: Option<f64>,
 }
