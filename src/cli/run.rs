@@ -58,7 +58,7 @@ pub(super) struct Args {
     /// End the run at this time of day, such as 07:00
     #[arg(long, value_name = "HH:MM")]
     until: Option<String>,
-    /// Work on these operations only (may be repeated, or separated by commas)
+    /// Work on these operations only, however little the model can gain (may be repeated, or separated by commas)
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     only: Vec<String>,
     /// Leave these operations alone

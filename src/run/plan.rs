@@ -55,7 +55,8 @@ pub fn plan(
                 missing
             }
         };
-        if options.skip.contains(&target.op) || (!options.only.is_empty() && !options.only.contains(&target.op)) {
+        state.named = options.only.contains(&target.op);
+        if options.skip.contains(&target.op) || (!options.only.is_empty() && !state.named) {
             state.phase = Phase::Skipped("not asked for".to_owned());
         }
         targets.push(state);
@@ -104,13 +105,14 @@ pub fn check_names<'a>(named: impl Iterator<Item = &'a String>, there: &[&str]) 
     Ok(())
 }
 
-/// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it.
+/// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it and was not
+/// asked for by name.
 pub(super) fn rank(targets: &mut [TargetState], ranked: &[RankedTarget]) {
     let place = |op: &str| ranked.iter().position(|target| target.op == op).unwrap_or(usize::MAX);
     for target in targets.iter_mut() {
         let Some(known) = ranked.get(place(&target.op)) else { continue };
         target.share = known.share;
-        let low = matches!(&target.phase, Phase::Waiting) && known.skipped;
+        let low = matches!(&target.phase, Phase::Waiting) && known.skipped && !target.named;
         if low {
             let gain = 100.0 * (known.ceiling - 1.0);
             target.phase = Phase::Skipped(format!("the model could gain {gain:.1} % at the most"));
@@ -155,5 +157,12 @@ mod tests {
         assert_eq!(ops, ["matmul", "fused_mlp", "rmsnorm", "rotary_embedding"]);
         assert_eq!(targets[3].phase, Phase::Skipped("the model could gain 0.4 % at the most".into()));
         assert!((targets[1].share - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_the_user_named_is_worked_on_however_little_it_can_gain() {
+        let mut targets = [TargetState { named: true, ..target("rmsnorm", Phase::Waiting) }];
+        rank(&mut targets, &[ranked("rmsnorm", 0.001, 1.0005)]);
+        assert_eq!(targets[0].phase, Phase::Waiting);
     }
 }
