@@ -5,7 +5,7 @@ arch = ["native"]
 [tune]
 WIDTH  = { value = 8,   choices = [4, 8, 16] }               # floats in a vector
 SUMS   = { value = 2,   choices = [1, 2, 4] }                # independent vectors of largest values and partial sums
-CHUNK  = { value = 256, choices = [64, 256, 1024] }          # logits converted at a time
+CHUNK  = { value = 64,  choices = [64, 256, 1024] }          # logits converted at a time
 INLINE = { value = 16384, choices = [4096, 16384, 65536] }   # up to this many logits one thread does it all
 [let]
 STEP = "WIDTH * SUMS"

@@ -23,25 +23,26 @@ pdl    = true
 ---*/
 
 /* blockDim.x threads share a row, a warp or the whole block; blockDim.y rows share a block. A row is read once: each
-   thread keeps the largest logit it has seen and the sum of exponentials relative to it (online softmax: Milakov and
+   thread keeps the largest logit it has seen and the sum of the exponentials relative to it (online softmax: Milakov and
    Gimelshein 2018), and these pairs are merged. Rows of odd length start at any address, so the elements before the first
    and after the last aligned piece, at most 2 VEC - 2 of them, are taken one by one. The second launch takes the mean, in
    an order that is always the same. */
 
 #define LOG2_E 1.44269504f
+#define LN_2 0.693147181f
 
 struct __align__(16) Piece {
     T of[VEC];
 };
 
-/* e^x for x <= 0 within 2 units in the last place at the size of the largest term; results below the normal range are zero. */
-__device__ float exponential(float x) {
+/* 2^x within 2 units in the last place; results below the normal range are zero. */
+__device__ float power_of_two(float x) {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * LOG2_E));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-/* The sum of e^(logit - top) over what was seen. */
+/* What was seen of a row, in base two: the largest x log2(e), rounded, and the sum of 2^(x log2(e) - top). */
 struct Seen {
     float top, sum;
 
@@ -50,34 +51,34 @@ struct Seen {
 
     __device__ void raise(float to) {
         if (to > top) {
-            sum *= exponential(top - to);
+            sum *= power_of_two(top - to);
             top = to;
         }
     }
 
     __device__ void take(float logit) {
-        raise(logit);
-        sum += exponential(logit - shift());
+        raise(logit * LOG2_E);
+        sum += power_of_two(fmaf(logit, LOG2_E, -shift()));
     }
 
     __device__ void take(const Piece &piece) {
         float highest = ws_load(piece.of[0]);
 #pragma unroll
         for (int i = 1; i < VEC; i++) highest = fmaxf(highest, ws_load(piece.of[i]));
-        raise(highest);
+        raise(highest * LOG2_E);
         const float by = shift();
 #pragma unroll
-        for (int i = 0; i < VEC; i++) sum += exponential(ws_load(piece.of[i]) - by);
+        for (int i = 0; i < VEC; i++) sum += power_of_two(fmaf(ws_load(piece.of[i]), LOG2_E, -by));
     }
 
     __device__ void merge(float other_top, float other_sum) {
-        const float by = fmaxf(top, other_top) == -INFINITY ? 0.0f : fmaxf(top, other_top);
-        sum = sum * exponential(top - by) + other_sum * exponential(other_top - by);
+        const float mine = top;
         top = fmaxf(top, other_top);
+        sum = sum * power_of_two(mine - shift()) + other_sum * power_of_two(other_top - shift());
     }
 };
 
-/* Merges the pairs of the threads of a row. Every thread of the block comes by; the first of each row has the whole. */
+/* Merges what the threads of a row have seen. Every thread of the block comes by; the first of each row has the whole. */
 __device__ Seen over_row(Seen seen) {
     for (int step = 16; step > 0; step /= 2) {
         const float top = __shfl_xor_sync(0xffffffff, seen.top, step), sum = __shfl_xor_sync(0xffffffff, seen.sum, step);
@@ -91,6 +92,7 @@ __device__ Seen over_row(Seen seen) {
     }
     __syncthreads();
     if (threadIdx.x == 0)
+#pragma unroll 1
         for (int warp = 1; warp < THREADS / 32; warp++) seen.merge(tops[warp], sums[warp]);
     return seen;
 }
@@ -107,18 +109,19 @@ rows_of_logits(const T *__restrict__ logits, const int64_t *__restrict__ targets
     const int64_t before = min((int64_t)(misaligned ? VEC - misaligned : 0), vocab);
     const int64_t pieces = live ? (vocab - before) / VEC : 0;
     const int64_t singles = live ? vocab - pieces * VEC : 0;
-    const Piece *from = (const Piece *)(logits + before);
+    const Piece *at = (const Piece *)(logits + before) + lane;
 
     Seen seen = {-INFINITY, 0};
 #pragma unroll 1
-    for (int64_t at = lane; at < pieces; at += HELD * lanes) {
+    for (int64_t left = pieces - lane; left > 0; left -= HELD * lanes, at += HELD * lanes) {
+        const int there = (int)min(left, (int64_t)(HELD * lanes));
         Piece held[HELD];
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            if (at + i * lanes < pieces) held[i] = from[at + i * lanes];
+            if (i * lanes < there) held[i] = at[i * lanes];
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            if (at + i * lanes < pieces) seen.take(held[i]);
+            if (i * lanes < there) seen.take(held[i]);
     }
 #pragma unroll 1
     for (int64_t i = lane; i < singles; i += lanes) seen.take(ws_load(logits[i < before ? i : i + pieces * VEC]));
@@ -127,7 +130,7 @@ rows_of_logits(const T *__restrict__ logits, const int64_t *__restrict__ targets
     const bool first = live && lane == 0;
     const float wanted = first ? ws_load(logits[targets[row]]) : 0;
     seen = over_row(seen);
-    if (first) losses[row] = seen.top - wanted + logf(seen.sum);
+    if (first) losses[row] = fmaf(seen.top, LN_2, -wanted) + logf(seen.sum);
 }
 
 extern "C" __global__ void __launch_bounds__(MEAN) mean_of_losses(const float *losses, float *loss, int64_t batch) {

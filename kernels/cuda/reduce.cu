@@ -38,6 +38,7 @@ __device__ float sum_over_row(float value) {
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
     __syncthreads();
     float sum = 0;
+#pragma unroll 1
     for (int warp = 0; warp < THREADS / 32; warp++) sum += of_warp[warp];
     return sum;
 }
@@ -53,18 +54,19 @@ reduce(const T *__restrict__ x, T *__restrict__ y, int64_t rows, int64_t cols) {
     const int64_t before = min((int64_t)(misaligned ? VEC - misaligned : 0), cols);
     const int64_t pieces = live ? (cols - before) / VEC : 0;
     const int64_t singles = live ? cols - pieces * VEC : 0;
-    const Piece *from = (const Piece *)(x + before);
+    const Piece *at = (const Piece *)(x + before) + lane;
 
     float sum = 0;
 #pragma unroll 1
-    for (int64_t at = lane; at < pieces; at += HELD * lanes) {
+    for (int64_t left = pieces - lane; left > 0; left -= HELD * lanes, at += HELD * lanes) {
+        const int there = (int)min(left, (int64_t)(HELD * lanes));
         Piece held[HELD];
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            if (at + i * lanes < pieces) held[i] = from[at + i * lanes];
+            if (i * lanes < there) held[i] = at[i * lanes];
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            if (at + i * lanes < pieces) sum += sum_of(held[i]);
+            if (i * lanes < there) sum += sum_of(held[i]);
     }
 #pragma unroll 1
     for (int64_t i = lane; i < singles; i += lanes) sum += ws_load(x[i < before ? i : i + pieces * VEC]);
