@@ -49,7 +49,9 @@ struct Seen {
     /* Where every logit so far is -infinity any finite shift will do, and that one would not. */
     __device__ float shift() const { return top == -INFINITY ? 0.0f : top; }
 
-    __device__ void raise(float to) {
+    /* The product is rounded by itself: the terms are relative to it as it is kept. */
+    __device__ void raise_to(float logit) {
+        const float to = __fmul_rn(logit, LOG2_E);
         if (to > top) {
             sum *= power_of_two(top - to);
             top = to;
@@ -57,7 +59,7 @@ struct Seen {
     }
 
     __device__ void take(float logit) {
-        raise(logit * LOG2_E);
+        raise_to(logit);
         sum += power_of_two(fmaf(logit, LOG2_E, -shift()));
     }
 
@@ -65,7 +67,7 @@ struct Seen {
         float highest = ws_load(piece.of[0]);
 #pragma unroll
         for (int i = 1; i < VEC; i++) highest = fmaxf(highest, ws_load(piece.of[i]));
-        raise(highest * LOG2_E);
+        raise_to(highest);
         const float by = shift();
 #pragma unroll
         for (int i = 0; i < VEC; i++) sum += power_of_two(fmaf(ws_load(piece.of[i]), LOG2_E, -by));
