@@ -15,8 +15,17 @@ use warpsmith::evaluation::ErrorStats;
 use warpsmith::op::{Case, Dtype, Operation, Role, Shape, Stored};
 use warpsmith::rng::Stream;
 
-const OPERATIONS: &[&str] =
-    &["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp", "softmax", "layernorm"];
+const OPERATIONS: &[&str] = &[
+    "matmul",
+    "rmsnorm",
+    "rotary_embedding",
+    "flash_attention",
+    "fused_mlp",
+    "softmax",
+    "layernorm",
+    "cross_entropy",
+    "reduce",
+];
 
 /// Multiply-adds and elements of a case that the processor's oracle answers in a moment.
 const MACS: u64 = 1 << 23;
@@ -65,15 +74,15 @@ fn operation(name: &str) -> Operation {
     Operation::load(&read, name).unwrap()
 }
 
-/// Every shape that is small enough, shrunk where it is not, with its input.
+/// Every shape, shrunk where it is not small enough, with its input.
 fn cases(op: &Operation, dtype: Dtype) -> Vec<Case> {
     let plain = op.sweep.iter().chain(&op.edges).chain(&op.decode).chain([&op.smoke]);
     let plain = plain.map(|shape| (shape, None));
     let hostile = op.adversarial.iter().map(|input| (&input.shape, Some(input.name.clone())));
     let mut cases = Vec::new();
     for (shape, input) in plain.chain(hostile) {
-        let shape = op.complete(shape).unwrap();
-        let shape = if input.is_none() { op.shrink_to(&shape, MACS, ELEMENTS).unwrap().0 } else { shape };
+        let macs = if input.is_none() { MACS } else { u64::MAX };
+        let (shape, _) = op.shrink_to(&op.complete(shape).unwrap(), macs, ELEMENTS).unwrap();
         cases.push(Case { shape, dtype, input });
     }
     cases

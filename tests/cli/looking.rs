@@ -136,7 +136,17 @@ fn the_operations_are_listed_and_one_is_shown_in_full() {
     let names: Vec<_> = out.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(
         names,
-        ["flash_attention", "fused_mlp", "layernorm", "matmul", "rmsnorm", "rotary_embedding", "softmax",]
+        [
+            "cross_entropy",
+            "flash_attention",
+            "fused_mlp",
+            "layernorm",
+            "matmul",
+            "reduce",
+            "rmsnorm",
+            "rotary_embedding",
+            "softmax"
+        ]
     );
     let matmul = nowhere.warpsmith(&["ops", "matmul"]).ok();
     for part in [

@@ -86,6 +86,31 @@ const LAYERNORM: Edits = &[
     ("normalise_rows(0, batch, &p);", "normalise_rows(0, batch - 1, &p);"),
 ];
 
+const CROSS_ENTROPY: Edits = &[
+    ("part[filled] = -INFINITY", "part[filled] = 0"),
+    ("float top = -INFINITY,", "float top = 0,"),
+    ("total *= expf(top - now);", ""),
+    ("l < WIDTH; l++) total +=", "l < WIDTH - 1; l++) total +="),
+    ("x < -87.0f", "x < -3.0f"),
+    ("- ws_load(logits[target])", "- ws_load(logits[0])"),
+    ("p->logits + row * p->vocab", "p->logits + row"),
+    ("row = begin; row < end", "row = begin + 1; row < end"),
+    ("rows_of_logits(0, batch, &p);", "rows_of_logits(0, batch - 1, &p);"),
+    ("row < batch; row++", "row < batch - 1; row++"),
+    ("/ (double)batch", "/ (double)(batch + 1)"),
+];
+
+const REDUCE: Edits = &[
+    ("float rest = 0;", "float rest = 1e-3f;"),
+    ("for (; j < n; j++) rest +=", "for (; j < n - 1; j++) rest +="),
+    ("rest += sums[s][l]", "rest = sums[s][l]"),
+    ("l < WIDTH; l++", "l < WIDTH - 1; l++"),
+    ("sums[s] += *(const vec *)", "sums[s] = *(const vec *)"),
+    ("row = begin; row < end", "row = begin + 1; row < end"),
+    ("p->x + row * p->cols", "p->x + row"),
+    ("sum_rows(0, rows, &p);", "sum_rows(0, rows - 1, &p);"),
+];
+
 /// Changes that change nothing, and must be accepted.
 const EQUIVALENT: &[(&str, &str, &str)] =
     &[("rmsnorm", "j + STEP <= n", "j + STEP < n"), ("rotary_embedding", "j + WIDTH <= n", "j + WIDTH < n")];
@@ -112,6 +137,8 @@ fn every_small_mistake_in_an_honest_starter_is_found() {
         ("fused_mlp", FUSED_MLP),
         ("softmax", SOFTMAX),
         ("layernorm", LAYERNORM),
+        ("cross_entropy", CROSS_ENTROPY),
+        ("reduce", REDUCE),
     ];
     let all: usize = table.iter().map(|(_, mistakes)| mistakes.len()).sum();
     let alive: Vec<String> = table.iter().flat_map(|(op, mistakes)| survivors(op, mistakes)).collect();
