@@ -52,6 +52,9 @@ pub struct Rounds {
     pub node_us: Vec<Vec<f64>>,
     /// The median cost of starting a call, subtracted from all of the above.
     pub launch_us: f64,
+    /// Where the weights come from, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// Calls of nothing before each round: enough for a median that follows the machine's mood.
@@ -87,6 +90,7 @@ pub fn rounds(model: &mut dyn Timed, effort: &Effort, cancelled: &AtomicBool) ->
         whole_us: whole.into_iter().map(without).collect(),
         node_us: parts.into_iter().map(|round| round.into_iter().map(|t| without(micros(t))).collect()).collect(),
         launch_us,
+        notes: Vec::new(),
     })
 }
 

@@ -77,7 +77,7 @@ pub fn aggregate<E>(
     rank(&mut rows);
     let other_us = (whole_us - parts_us).max(0.0);
     let other_share = other_us / pass_us;
-    let mut notes = graph.notes.clone();
+    let mut notes = [&graph.notes[..], &rounds.notes[..]].concat();
     if other_share > MOST_OTHER {
         notes.push(format!(
             "the parts do not explain {:.0} % of the pass: the machine was busy, or calls are too short to time one by one",

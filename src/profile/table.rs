@@ -53,10 +53,7 @@ impl Profile {
         };
         let weights = millions(self.parameters);
         let pass = &self.pass;
-        format!(
-            "{} · {layers}, {weights} weights · {}x{} tokens · {} · {}",
-            self.model, pass.batch, pass.seq, pass.dtype, self.device
-        )
+        format!("{} · {layers}, {weights} weights · {} · {} · {}", self.model, pass.label(), pass.dtype, self.device)
     }
 
     fn summary(&self) -> String {

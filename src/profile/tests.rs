@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use super::*;
 use crate::device::{Ceilings, DeviceCard};
 use crate::forward::Rounds;
-use crate::model::{Graph, ModelConfig, Work};
+use crate::model::{Graph, ModelConfig, Phase, Work};
 use crate::op::Dtype;
 
 const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1376,
@@ -14,7 +14,7 @@ const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 5
 
 fn graph() -> Graph {
     let config = ModelConfig::parse("tiny-llama", CONFIG).unwrap();
-    Graph::build(&config, Pass { batch: 1, seq: 128, dtype: Dtype::F32, layers: None }).unwrap()
+    Graph::build(&config, Pass { phase: Phase::Prefill, batch: 1, seq: 128, dtype: Dtype::F32, layers: None }).unwrap()
 }
 
 /// 10 GB/s both ways and 100 GFLOP/s: 1 µs is 10 kB or 100 kFLOP.
@@ -52,6 +52,7 @@ fn rounds(graph: &Graph, whole_us: f64, op_us: &[(&str, f64)]) -> Rounds {
         whole_us: vec![whole_us, whole_us * 9.0, whole_us],
         node_us: vec![round.clone(), disturbed, round],
         launch_us: 6.0,
+        notes: vec![],
     }
 }
 
@@ -95,7 +96,8 @@ fn parts_that_take_longer_than_the_whole_leave_no_other_and_no_share_above_one()
 #[test]
 fn a_pass_too_fast_to_measure_gives_no_nan() {
     let graph = graph();
-    let nothing = Rounds { whole_us: vec![0.0], node_us: vec![vec![0.0; graph.nodes.len()]], launch_us: 3.0 };
+    let nothing =
+        Rounds { whole_us: vec![0.0], node_us: vec![vec![0.0; graph.nodes.len()]], launch_us: 3.0, notes: vec![] };
     let profile = aggregate(&graph, &nothing, &card(), &cost(1.0)).unwrap();
     for row in &profile.rows {
         let gains = row.gains.map_or(1.0, |gains| gains.at_1_5 + gains.at_2 + gains.at_roofline);

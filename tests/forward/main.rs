@@ -14,7 +14,7 @@ use warpsmith::forward::{
     Effort, Forward, ForwardError, KernelSet, Recipe, Sessions, bound, compare, compare_outputs, rounds,
 };
 use warpsmith::kernel::KernelFile;
-use warpsmith::model::{Graph, ModelConfig, Pass};
+use warpsmith::model::{Graph, ModelConfig, Pass, Phase};
 use warpsmith::op::{Dtype, Operation};
 use warpsmith::verify::{Change, Report};
 
@@ -29,7 +29,7 @@ fn graph(architecture: &str, dtype: Dtype) -> Graph {
         "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 301, "rms_norm_eps": 1e-3}}"#
     );
     let config = ModelConfig::parse("tiny", &text).unwrap();
-    Graph::build(&config, Pass { batch: 2, seq: 37, dtype, layers: None }).unwrap()
+    Graph::build(&config, Pass { phase: Phase::Prefill, batch: 2, seq: 37, dtype, layers: None }).unwrap()
 }
 
 fn read(path: &str) -> Option<String> {
@@ -78,7 +78,7 @@ impl Bench {
 
     fn prepare(&self, graph: &Graph, kernels: &[&Kernels]) -> Result<Forward<'_, Cpu>, ForwardError> {
         let sets: Vec<KernelSet<'_>> = kernels.iter().map(|kernels| KernelSet::today(kernels)).collect();
-        Forward::prepare(&self.cpu, &Recipe { graph, ops: &self.ops, seed: 7 }, &sets, &GO)
+        Forward::prepare(&self.cpu, &Recipe { graph, ops: &self.ops, weights: None, seed: 7 }, &sets, &GO)
     }
 
     fn refusal(&self, graph: &Graph, kernels: &Kernels) -> String {
@@ -240,7 +240,9 @@ fn a_model_larger_than_the_machine_is_refused_before_anything_is_allocated() {
     let huge = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 1048576, "intermediate_size": 4194304,
         "num_hidden_layers": 100, "num_attention_heads": 1024, "vocab_size": 1000}"#;
     let config = ModelConfig::parse("huge", huge).unwrap();
-    let graph = Graph::build(&config, Pass { batch: 1, seq: 8, dtype: Dtype::F16, layers: None }).unwrap();
+    let graph =
+        Graph::build(&config, Pass { phase: Phase::Prefill, batch: 1, seq: 8, dtype: Dtype::F16, layers: None })
+            .unwrap();
     let said = bench.refusal(&graph, &bench.starters);
     assert!(said.starts_with("huge at batch 1 and 8 tokens in f16 needs") && said.contains("free"), "{said}");
 }
