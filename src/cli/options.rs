@@ -49,7 +49,7 @@ pub(super) struct PassArgs {
     /// Tokens in a sequence, earlier ones included where it decodes [default: 128, or `seq` in warpsmith.toml]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seq: Option<u64>,
-    /// What is run of each sequence [default: prefill]
+    /// What is run of each sequence [default: prefill; for verify, the run's]
     #[arg(long, value_enum)]
     phase: Option<Phase>,
     /// Type of weights and activations [default: f32 on a CPU, the model's own on a GPU, or `dtype` in warpsmith.toml]
@@ -68,6 +68,11 @@ impl PassArgs {
             || self.seq.is_some()
             || self.dtype.is_some()
             || self.layers.is_some()
+    }
+
+    /// The same, in the phase `usual` where the command line leaves it open.
+    pub(super) fn in_phase(&self, usual: Phase) -> Self {
+        Self { phase: self.phase.or(Some(usual)), ..self.clone() }
     }
 
     /// The pass: the command line first, then the settings, then what suits the device; `own` is the model's dtype.

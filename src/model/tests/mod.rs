@@ -6,6 +6,7 @@ mod decode;
 mod gpt2;
 mod graph;
 mod memory;
+mod safetensors;
 
 use serde_json::{Value, json};
 
