@@ -89,14 +89,15 @@ static inline float exponential(float x) {
 /* x times the normal distribution's function. Its tail is e^(-z^2) times a polynomial in 1 / (1 + 0.3275911 z), with
    z = |x| / sqrt(2), within 1.5e-7 (Abramowitz and Stegun 7.1.26); no difference of near values is taken. */
 static inline float gelu_of(float x) {
-    const float z = fabsf(x) * 0.70710678f;
+    const float size = fabsf(x) < 20.0f ? fabsf(x) : x != x ? x : 20.0f; /* beyond, the tail is nothing, also times x */
+    const float z = size * 0.70710678f;
     const float t = 1.0f / (1.0f + 0.3275911f * z);
     float p = 1.061405429f * t - 1.453152027f;
     p = p * t + 1.421413741f;
     p = p * t - 0.284496736f;
     p = p * t + 0.254829592f;
     const float tail = 0.5f * p * t * exponential(-z * z);
-    return x * (x < 0.0f ? tail : 1.0f - tail);
+    return (x > 0.0f ? x : 0.0f) - size * tail;
 }
 
 /* (1 + tanh u) / 2 is 1 / (1 + e^(-2u)). */
