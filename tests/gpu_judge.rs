@@ -15,7 +15,8 @@ use warpsmith::evaluation::ErrorStats;
 use warpsmith::op::{Case, Dtype, Operation, Role, Shape, Stored};
 use warpsmith::rng::Stream;
 
-const OPERATIONS: [&str; 5] = ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp"];
+const OPERATIONS: &[&str] =
+    &["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp", "softmax", "layernorm"];
 
 /// Multiply-adds and elements of a case that the processor's oracle answers in a moment.
 const MACS: u64 = 1 << 23;
@@ -114,7 +115,7 @@ fn same(gpu: &ErrorStats, cpu: &ErrorStats, what: &str) {
 #[test]
 fn what_is_drawn_on_the_device_is_what_the_processor_draws() {
     let Some(device) = Device::open() else { return };
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let op = operation(name);
         for dtype in Dtype::ALL {
             for case in cases(&op, dtype) {
@@ -141,7 +142,7 @@ fn oracle_and_comparison_on_the_device_say_what_the_processor_says() {
     let build = |name: &str, text: &str, flags: &[&str]| {
         compiler.compile_trusted(name, text, flags).map(|image| image.path).map_err(|error| error.to_string())
     };
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let op = operation(name);
         let (ours, theirs) = (device.oracle(&op), cpu::Oracle::compile(&build, &op).unwrap());
         for dtype in Dtype::ALL {
@@ -290,7 +291,7 @@ fn the_device_code_and_every_oracle_compile_for_every_architecture() {
         Err(error) => return eprintln!("skipped: {error}"),
     };
     let mut sources: Vec<(String, String)> = device_sources().map(|(name, text)| (name.to_owned(), text)).into();
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         sources.push((format!("oracle_{name}"), oracle_source(&operation(name)).unwrap()));
     }
     let mut units = Vec::new();

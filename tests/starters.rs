@@ -11,7 +11,8 @@ use warpsmith::kernel::{Facts, KernelError, KernelFile, Resolution, fits_arch, n
 use warpsmith::model::{Graph, Kind, ModelConfig, Pass, Phase};
 use warpsmith::op::{Case, Dtype, Operation, Shape, TargetShape};
 
-const OPERATIONS: [&str; 5] = ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp"];
+const OPERATIONS: &[&str] =
+    &["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp", "softmax", "layernorm"];
 
 fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).ok()
@@ -38,7 +39,7 @@ fn listed(op: &Operation) -> Vec<Shape> {
 
 #[test]
 fn every_operation_loads_and_every_shape_it_lists_is_complete() {
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let op = operation(name);
         assert!(listed(&op).iter().all(|shape| op.symbols.iter().all(|symbol| shape.get(symbol).is_some())), "{name}");
         assert!(op.sweep.len() >= 7 && op.edges.len() >= 5, "{name}");
@@ -47,7 +48,7 @@ fn every_operation_loads_and_every_shape_it_lists_is_complete() {
 
 #[test]
 fn every_hostile_input_says_why_it_is_there() {
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let op = operation(name);
         assert!((4..=9).contains(&op.adversarial.len()), "{name} has {}", op.adversarial.len());
         for input in &op.adversarial {
@@ -66,6 +67,8 @@ fn useful_work_is_counted_as_the_field_counts_it() {
     assert_eq!(flops("rmsnorm", Shape::from([("rows", 3), ("cols", 5)])), 6 * 15);
     assert_eq!(flops("fused_mlp", Shape::from([("B", 3), ("D", 5), ("H", 7)])), 6 * 105);
     assert_eq!(flops("rotary_embedding", Shape::from([("B", 2), ("H", 3), ("S", 5), ("D", 8)])), 3 * 2 * 3 * 5 * 8);
+    assert_eq!(flops("softmax", Shape::from([("rows", 3), ("cols", 5)])), 5 * 15);
+    assert_eq!(flops("layernorm", Shape::from([("batch", 3), ("dim", 5)])), 8 * 15);
     let attention = Shape::from([("B", 2), ("H", 3), ("S_q", 10), ("S_kv", 10), ("D", 8)]);
     let full = flops("flash_attention", attention.clone());
     assert_eq!(full, 4 * 2 * 3 * 10 * 10 * 8);
@@ -83,7 +86,7 @@ fn a_causal_decode_step_counts_nearly_every_pair() {
 
 #[test]
 fn every_starter_serves_every_dtype_at_every_listed_shape() {
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let (op, kernel) = (operation(name), starter(name));
         assert_eq!(kernel.front.op, name);
         for shape in listed(&op) {
@@ -99,7 +102,7 @@ fn every_starter_serves_every_dtype_at_every_listed_shape() {
 
 #[test]
 fn every_starter_leaves_a_space_to_search() {
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let size = starter(name).space_size();
         assert!((60..=400).contains(&size), "{name} has {size} points");
     }
@@ -228,6 +231,16 @@ fn the_flash_attention_starter_is_right_at_every_size_dtype_and_hostile_input() 
 #[test]
 fn the_fused_mlp_starter_is_right_at_every_size_dtype_and_hostile_input() {
     Judge::new("fused_mlp").judge_all();
+}
+
+#[test]
+fn the_softmax_starter_is_right_at_every_size_dtype_and_hostile_input() {
+    Judge::new("softmax").judge_all();
+}
+
+#[test]
+fn the_layernorm_starter_is_right_at_every_size_dtype_and_hostile_input() {
+    Judge::new("layernorm").judge_all();
 }
 
 /// GPUs by compute capability, multiprocessors, and bytes of shared memory a block can have: A100, H200, B200.

@@ -134,7 +134,10 @@ fn the_operations_are_listed_and_one_is_shown_in_full() {
     let nowhere = Place::empty();
     let out = nowhere.warpsmith(&["ops"]).ok();
     let names: Vec<_> = out.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names, ["flash_attention", "fused_mlp", "matmul", "rmsnorm", "rotary_embedding"]);
+    assert_eq!(
+        names,
+        ["flash_attention", "fused_mlp", "layernorm", "matmul", "rmsnorm", "rotary_embedding", "softmax",]
+    );
     let matmul = nowhere.warpsmith(&["ops", "matmul"]).ok();
     for part in [
         "symbols   batch, M, N, K",

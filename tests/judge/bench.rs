@@ -49,6 +49,8 @@ fn target(op: &str) -> Vec<TargetShape> {
     let shape = match op {
         "rmsnorm" => Shape::from([("rows", 96), ("cols", 1000)]),
         "matmul" => Shape::from([("M", 40), ("N", 96), ("K", 300), ("trans_b", 1)]),
+        "softmax" => Shape::from([("rows", 96), ("cols", 1000)]),
+        "layernorm" => Shape::from([("batch", 96), ("dim", 1000)]),
         "rotary_embedding" => Shape::from([("B", 1), ("H", 8), ("S", 100), ("D", 64)]),
         "flash_attention" => Shape::from([("B", 1), ("H", 4), ("S_q", 90), ("S_kv", 90), ("D", 32), ("causal", 1)]),
         "fused_mlp" => Shape::from([("B", 10), ("D", 100), ("H", 300)]),
