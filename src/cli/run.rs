@@ -30,7 +30,7 @@ use crate::workspace::{RunSettings, Workspace, duration};
     after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
 )]
 pub(super) struct Args {
-    /// Directory with a Hugging Face `config.json` (Llama, Mistral and Qwen2 kinds)
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any
     #[arg(value_name = "MODEL_DIR")]
     model: PathBuf,
     #[command(flatten)]

@@ -58,7 +58,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     // The run's kernels are written for its backend.
     let wanted = args.device.or(device::backend_of(&state.backend)?);
     let device = device::choose(wanted, workspace.settings().device)?.device;
-    let pass = args.model.pass.resolve(&workspace.settings().run, device, config.dtype);
+    let pass = args.model.pass.in_phase(state.pass.phase).resolve(&workspace.settings().run, device, config.dtype);
     let read = session::reader(Some(&workspace));
     let cancel = session::interruptible();
     let mut worker = session::worker(device, false).await?;
