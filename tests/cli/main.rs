@@ -7,6 +7,7 @@ mod common;
 mod bench;
 mod consistency;
 mod crashes;
+mod documents;
 mod garbage;
 mod kills;
 mod looking;
