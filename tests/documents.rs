@@ -73,17 +73,21 @@ fn techniques() -> Vec<(String, Vec<String>)> {
 fn every_technique_has_an_identifier_of_its_own_and_says_when_it_pays_and_when_it_failed() {
     let mut seen = BTreeSet::new();
     for (name, lines) in techniques() {
-        let kebab = name.split('-').all(|part| {
-            !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
-        });
+        let kebab = name
+            .split('-')
+            .all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()));
         assert!(kebab && name.len() <= TECHNIQUE_COLUMN, "{name}");
         assert!(seen.insert(name.clone()), "{name} stands twice");
-        let fields: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("- **")?.split(":**").next()).collect();
+        let fields: Vec<&str> =
+            lines.iter().filter_map(|line| line.strip_prefix("- **")?.split(":**").next()).collect();
         assert!(
             fields.len() == 4 && fields[0].starts_with("Do (") && fields[1..] == ["Pays when", "Costs", "Failed if"],
             "{name}: {fields:?}"
         );
-        assert!(fields[0].contains("C") && lines.iter().all(|line| line.len() > 20 || line.ends_with("nothing.")), "{name}");
+        assert!(
+            fields[0].contains("C") && lines.iter().all(|line| line.len() > 20 || line.ends_with("nothing.")),
+            "{name}"
+        );
     }
     assert!(seen.len() > 50, "{}", seen.len());
     for technique in TECHNIQUES {
@@ -98,13 +102,15 @@ fn the_playbook_has_six_tiers_and_every_technique_it_recommends() {
     assert_eq!(tiers, 6);
     let known: BTreeSet<String> = techniques().into_iter().map(|(name, _)| name).collect();
     let choosing = section(&text, "## Choosing what to try");
-    let tables: String = choosing.lines().filter(|line| line.starts_with('|')).map(|line| format!("{line}\n")).collect();
+    let tables: String =
+        choosing.lines().filter(|line| line.starts_with('|')).map(|line| format!("{line}\n")).collect();
     let named: Vec<&str> = in_code(&tables).collect();
     assert!(named.len() > 30, "{named:?}");
     // Elsewhere a technique cannot be told from other words in code, but one with a hyphen mostly is one.
     let playbook = text.split_once("\n## The playbook\n").unwrap().1;
-    let hyphened = in_code(playbook)
-        .filter(|word| word.contains('-') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'));
+    let hyphened = in_code(playbook).filter(|word| {
+        word.contains('-') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    });
     for name in named.into_iter().chain(hyphened.filter(|word| !word.starts_with('-'))) {
         assert!(known.contains(name), "`{name}` is recommended and not explained");
     }
