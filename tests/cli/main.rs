@@ -8,6 +8,7 @@ mod bench;
 mod consistency;
 mod crashes;
 mod families;
+mod documents;
 mod garbage;
 mod kills;
 mod looking;
