@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
 mod bench;
+mod completions;
 mod device;
 mod doctor;
 mod error;
@@ -49,6 +50,7 @@ enum Command {
     Show(show::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
+    Completions(completions::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -68,6 +70,7 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),
+        Command::Completions(args) => completions::main(&args),
         Command::Worker(args) => worker::main(args),
     };
     result.unwrap_or_else(|error| error::report(&error))

@@ -168,7 +168,7 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
     };
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = session::kernels(Some(workspace), &worker.device().backend)?;
+    let kernels = session::kernels(Some(workspace), worker.device())?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;
     tell(&profile.table());
     let options = Options {
@@ -181,7 +181,8 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
         skip: args.skip.clone(),
         seed,
     };
-    let state = plan(options, profile, worker.device(), worker.judge(), &read)?;
+    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op);
+    let state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
     let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
     for file in history.left_out() {
         super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));

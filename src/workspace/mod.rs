@@ -181,6 +181,24 @@ impl Workspace {
         }
     }
 
+    /// The first of these files that there is, with its name: on disk in this order, else in this order among the copies
+    /// inside the binary. What stands in the workspace comes before every copy.
+    ///
+    /// # Errors
+    /// As [`Self::file`], for the first one on disk.
+    pub fn first_file(&self, names: &[String]) -> Result<Option<(String, Text)>, WorkspaceError> {
+        let mut on_disk = None;
+        for name in names {
+            if on_disk.is_none() && self.root.join(relative(name)?).exists() {
+                on_disk = Some(name);
+            }
+        }
+        match on_disk.or_else(|| names.iter().find(|name| embedded(name).is_some())) {
+            Some(name) => Ok(Some((name.clone(), self.file(name)?))),
+            None => Ok(None),
+        }
+    }
+
     /// The names of the files directly in `folder` (`reference`), on disk and inside the binary; sorted, each once.
     ///
     /// # Errors
