@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
+mod apply;
 mod bench;
 mod completions;
 mod device;
@@ -11,6 +12,7 @@ mod ops;
 mod options;
 mod profile;
 mod progress;
+mod prune;
 mod run;
 mod session;
 mod show;
@@ -48,6 +50,8 @@ enum Command {
     Status(status::Args),
     Log(log::Args),
     Show(show::Args),
+    Apply(apply::Args),
+    Prune(prune::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
     Completions(completions::Args),
@@ -68,6 +72,8 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Log(args) => log::main(args),
         Command::Show(args) => show::main(args),
+        Command::Apply(args) => apply::main(&args),
+        Command::Prune(args) => prune::main(&args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),
         Command::Completions(args) => completions::main(&args),

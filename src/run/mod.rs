@@ -7,6 +7,7 @@ mod state;
 pub mod stop;
 mod summary;
 mod target;
+mod winners;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
