@@ -6,8 +6,10 @@ mod completions;
 mod device;
 mod doctor;
 mod error;
+mod init;
 mod lines;
 mod log;
+mod notify;
 mod ops;
 mod options;
 mod profile;
@@ -54,6 +56,7 @@ enum Command {
     Prune(prune::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
+    Init(init::Args),
     Completions(completions::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Prune(args) => prune::main(&args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),
+        Command::Init(args) => init::main(&args),
         Command::Completions(args) => completions::main(&args),
         Command::Worker(args) => worker::main(args),
     };

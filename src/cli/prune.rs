@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[arg(long)]
     cache: bool,
     /// Remove RUN though it could be resumed
-    #[arg(long, requires = "run")]
+    #[arg(long, requires = "run", conflicts_with = "all")]
     force: bool,
     /// Say what would be removed, and remove nothing
     #[arg(long)]

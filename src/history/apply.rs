@@ -135,6 +135,19 @@ impl Archive {
         Ok(false)
     }
 
+    /// The text of a file (relative to the workspace) on the run's branch as it stands now, whoever committed to it;
+    /// `None` if either is not there.
+    ///
+    /// # Errors
+    /// Git's; or it is not text.
+    pub fn branch_text(&self, run: &str, path: &str) -> Result<Option<String>, HistoryError> {
+        let names = Names::of(run)?;
+        self.store.retry(|repository| match refs::read(repository, &names.branch)? {
+            Some(found) => self.text_in(repository, found, path),
+            None => Ok(None),
+        })
+    }
+
     /// Whether the run's branch is where its journal puts it; it is not where someone has committed to it since.
     ///
     /// # Errors

@@ -269,6 +269,7 @@ impl Kernels {
             before: &self.before,
             after: &self.after,
             speedups,
+            unjudged: &[],
             predicted: state.predicted().map(|(_, ratio)| ratio),
             seed: state.seed,
         }

@@ -4,13 +4,18 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod apply;
 mod bench;
 mod consistency;
 mod crashes;
+mod diagnose;
 mod garbage;
+mod init;
 mod kills;
 mod looking;
+mod notify;
 mod places;
+mod prune;
 mod refusals;
 mod run;
 mod signals;
