@@ -79,6 +79,9 @@ impl Made {
     pub fn sentences(&self) -> Vec<String> {
         let settings = self.settings.iter().map(|path| format!("made a workspace: {}", path.display()));
         let files = (!self.files.is_empty()).then(|| {
+            if let [only] = self.files.as_slice() {
+                return format!("made {}", only.display());
+            }
             let folders: BTreeSet<&Path> = self.files.iter().filter_map(|path| path.parent()).collect();
             let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
             format!("copied {} files into {}", self.files.len(), folders.join(", "))

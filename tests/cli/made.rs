@@ -62,6 +62,14 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         progress: TargetProgress { vs_user: Some(vs_user), ..TargetProgress::default() },
         ..TargetState::new(op, format!("kernels/cpu/{op}.c"), place.read(&format!("kernels/cpu/{op}.c")), Vec::new())
     };
+    // The rest of the model, which nobody worked on.
+    let other = |op: &str| {
+        let file = format!("kernels/cpu/{op}.c");
+        let text = warpsmith::workspace::embedded(&file).unwrap().to_owned();
+        TargetState::new(op, file, text, Vec::new())
+    };
+    let others = ["matmul", "flash_attention", "rotary_embedding"].map(other);
+    let worked_on = [target("fused_mlp", vs_user), target("rmsnorm", 0.8)];
     let mut state = RunState {
         version: VERSION,
         run: MADE.to_owned(),
@@ -78,7 +86,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         busy_s: 50.0,
         next_experiment: 1,
         before: None,
-        targets: vec![target("fused_mlp", vs_user), target("rmsnorm", 0.8)],
+        targets: worked_on.iter().chain(&others).cloned().collect(),
         in_model: None,
         resumed: 0,
         ended: None,
@@ -86,7 +94,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
     };
     let json = |state: &RunState| serde_json::to_value(state).unwrap();
     let mut history = History::begin(&workspace, MADE, json(&state)).unwrap();
-    for target in state.targets.clone() {
+    for target in worked_on {
         for (keep, text) in [(false, target.start_text.clone()), (true, format!("{}{FASTER}\n", target.start_text))] {
             let number = history.next_number();
             let path = target.file.clone();

@@ -13,6 +13,7 @@ mod garbage;
 mod init;
 mod kills;
 mod looking;
+mod made;
 mod notify;
 mod places;
 mod prune;

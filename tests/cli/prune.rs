@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::common::{Place, RUN, kernels, outcome};
-use crate::run::FINISHED;
+use crate::common::{Place, kernels, outcome};
+use crate::made::{MADE, NEXT, made, next_run};
 
 fn branches(place: &Place) -> String {
     place.git(&["branch", "--list", "--format=%(refname:short)", "warpsmith/*"])
@@ -11,8 +11,8 @@ fn branches(place: &Place) -> String {
 
 #[test]
 fn of_a_run_that_is_not_merged_the_folder_goes_and_branch_and_journal_stay() {
-    let place = FINISHED.place.copy();
-    let run = &FINISHED.run;
+    let place = made();
+    let run = MADE;
     let (ledger, refs) = (place.read("results.tsv"), place.git(&["for-each-ref"]));
     let dry = place.warpsmith(&["prune", "--all", "--dry-run"]).ok();
     assert!(
@@ -27,21 +27,21 @@ fn of_a_run_that_is_not_merged_the_folder_goes_and_branch_and_journal_stay() {
     assert_eq!((place.read("results.tsv"), place.git(&["for-each-ref"])), (ledger, refs));
     // All that looks still works.
     assert!(place.warpsmith(&["status"]).ok().contains("no targets left"));
-    place.warpsmith(&["show", "1", "--kernel"]).ok();
+    place.warpsmith(&["show", "2", "--kernel"]).ok();
     let again = place.warpsmith(&["prune", run]).ok();
     assert!(again.contains("0 B were freed"), "{again}");
 }
 
 #[test]
 fn a_branch_goes_when_it_is_merged_applied_or_named_and_can_be_had_again() {
-    let run = &FINISHED.run;
+    let run = MADE;
     let branch = format!("warpsmith/{run}");
     for (prepare, arguments, why) in [
         (["merge", "-q", branch.as_str()].as_slice(), ["prune", "--all"].as_slice(), "(merged)"),
         (&["branch", "mine", &branch], &["prune", "--all"], "(merged)"),
         (&["status"], &["prune", "--all", "--branches"], "(as asked)"),
     ] {
-        let place = FINISHED.place.copy();
+        let place = made();
         place.git(prepare);
         let tip = place.git(&["rev-parse", &branch]);
         let out = place.warpsmith(arguments).ok();
@@ -53,7 +53,7 @@ fn a_branch_goes_when_it_is_merged_applied_or_named_and_can_be_had_again() {
         assert_eq!(place.git(&["rev-parse", &branch]), tip);
         place.warpsmith(&["log"]).ok();
     }
-    let place = FINISHED.place.copy();
+    let place = made();
     place.warpsmith(&["apply"]).ok();
     place.git(&["branch", "-m", "main", "trunk"]);
     assert!(place.warpsmith(&["prune", "--all"]).ok().contains("(applied)"));
@@ -62,8 +62,8 @@ fn a_branch_goes_when_it_is_merged_applied_or_named_and_can_be_had_again() {
 
 #[test]
 fn a_branch_with_the_users_own_commits_or_checked_out_is_left() {
-    let place = FINISHED.place.copy();
-    let branch = format!("warpsmith/{}", FINISHED.run);
+    let place = made();
+    let branch = format!("warpsmith/{}", MADE);
     place.git(&["switch", "-q", &branch]);
     let out = place.warpsmith(&["prune", "--all", "--branches"]).ok();
     assert!(out.contains("it is checked out in"), "{out}");
@@ -77,8 +77,8 @@ fn a_branch_with_the_users_own_commits_or_checked_out_is_left() {
 
 #[test]
 fn a_journal_goes_only_when_named_and_its_rows_stay() {
-    let place = FINISHED.place.copy();
-    let run = &FINISHED.run;
+    let place = made();
+    let run = MADE;
     let ledger = place.read("results.tsv");
     place.git(&["merge", "-q", &format!("warpsmith/{run}")]);
     let out = place.warpsmith(&["prune", "--all", "--journal"]).ok();
@@ -89,9 +89,8 @@ fn a_journal_goes_only_when_named_and_its_rows_stay() {
     assert_eq!(place.read("results.tsv"), ledger);
     place.git(&["gc", "-q", "--prune=now"]);
     place.git(&["fsck", "--strict"]);
-    // The id is not used again, and the rows stand where they stood.
-    place.begin(&RUN);
-    assert_eq!(place.only_run(), format!("{}b", &run[..6]));
+    // The rows stand where they stood.
+    place.begin(&NEXT);
     assert_eq!(place.read("results.tsv"), ledger);
     let none = place.warpsmith(&["prune", run]).refusal();
     assert!(none.contains(&format!("nothing left of a run {run}")), "{none}");
@@ -99,9 +98,9 @@ fn a_journal_goes_only_when_named_and_its_rows_stay() {
 
 #[test]
 fn a_run_that_can_be_resumed_is_left_alone_unless_forced() {
-    let place = FINISHED.place.copy();
-    place.begin(&RUN);
-    let run = format!("{}b", &FINISHED.run[..6]);
+    let place = made();
+    place.begin(&NEXT);
+    let run = next_run(&place);
     let said = place.warpsmith(&["prune", &run]).refusal();
     assert!(said.contains("can still be resumed") && said.contains("--force"), "{said}");
     let out = place.warpsmith(&["prune", "--all", "--branches", "--journal"]).ok();
@@ -116,12 +115,12 @@ fn a_run_that_can_be_resumed_is_left_alone_unless_forced() {
 
 #[test]
 fn while_a_run_goes_on_nothing_is_pruned() {
-    let place = FINISHED.place.copy();
+    let place = made();
     let lock = std::fs::File::create(place.root.join(".git/warpsmith.lock")).unwrap();
     lock.lock().unwrap();
     let said = place.warpsmith(&["prune", "--all"]).refusal();
     assert!(said.contains("is using this repository"), "{said}");
-    assert!(place.root.join(".warpsmith").join(&FINISHED.run).is_dir());
+    assert!(place.root.join(".warpsmith").join(MADE).is_dir());
 }
 
 #[test]
@@ -156,7 +155,7 @@ fn the_cache_loses_compiled_kernels_and_keeps_what_was_measured() {
 
 #[test]
 fn what_to_prune_must_be_said() {
-    let place = &FINISHED.place;
+    let place = made();
     let said = place.warpsmith(&["prune"]);
     assert_eq!(said.code, Some(2), "{said:?}");
     assert!(said.err.contains("--all") && said.err.contains("RUN"), "{said:?}");
