@@ -4,6 +4,7 @@
 //! a backend only does it. Each runs code it does not trust: nothing a kernel can reach decides anything.
 
 mod bounds;
+mod cache;
 mod call;
 pub mod cpu;
 pub mod cuda;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use cache::compiled_kernels;
 pub use call::{Call, Region, Span, calls_per_sample};
 pub use fault::Fault;
 pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};

@@ -30,7 +30,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// The state that a new run starts from; `read` gives the text of a kernel file below the workspace.
+/// The state that a new run starts from; `kernel` gives an operation's kernel file for the device, as name and text.
 ///
 /// # Errors
 /// Where nothing is left to work on, or a named operation is not in the model.
@@ -39,17 +39,17 @@ pub fn plan(
     profile: Profile,
     device: &DeviceCard,
     judge: &str,
-    read: &dyn Fn(&str) -> Option<String>,
+    kernel: &dyn Fn(&str) -> Option<(String, String)>,
 ) -> Result<RunState, RunError> {
     let ranked = profile.ranked_targets(&std::collections::BTreeMap::new());
     let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
     check_names(options.only.iter().chain(&options.skip), &there)?;
     let mut targets = Vec::new();
     for target in &ranked {
-        let file = kernel_file(&target.op, &device.backend);
-        let mut state = match read(&file) {
-            Some(text) => TargetState::new(&target.op, file, text, target.shapes.clone()),
+        let mut state = match kernel(&target.op) {
+            Some((file, text)) => TargetState::new(&target.op, file, text, target.shapes.clone()),
             None => {
+                let file = kernel_file(&target.op, &device.backend);
                 let mut missing = TargetState::new(&target.op, file.clone(), String::new(), target.shapes.clone());
                 missing.phase = Phase::Skipped(format!("there is no {file}"));
                 missing

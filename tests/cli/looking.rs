@@ -169,7 +169,21 @@ fn the_operations_are_listed_and_one_is_shown_in_full() {
 fn every_command_has_help_with_examples() {
     let nowhere = Place::empty();
     let main = nowhere.warpsmith(&["--help"]).ok();
-    for command in ["run", "profile", "bench", "verify", "status", "log", "show", "doctor", "ops"] {
+    for command in [
+        "run",
+        "profile",
+        "bench",
+        "verify",
+        "status",
+        "log",
+        "show",
+        "apply",
+        "prune",
+        "init",
+        "completions",
+        "doctor",
+        "ops",
+    ] {
         assert!(main.lines().any(|line| line.trim_start().starts_with(command)), "{command} in\n{main}");
         let help = nowhere.warpsmith(&[command, "--help"]).ok();
         assert!(help.contains("Examples:") && help.contains(&format!("  warpsmith {command}")), "{help}");

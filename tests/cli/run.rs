@@ -106,7 +106,7 @@ fn the_last_lines_are_the_summary_and_the_commands_to_look_closer() {
     let last: Vec<_> = out.trim_end().lines().rev().take(3).collect();
     let wanted = [
         "every try    warpsmith log".to_owned(),
-        format!("take it      git merge warpsmith/{run}"),
+        format!("take it      warpsmith apply {run}    (or every step: git merge warpsmith/{run})"),
         format!("history      git log --stat warpsmith/{run}"),
     ];
     assert_eq!(last, wanted);
