@@ -384,7 +384,13 @@ mod tests {
         let suspects = vec![bad, good, crash];
         let diagnosis = Diagnosis {
             model: "tiny".to_owned(),
-            pass: Pass { batch: 1, seq: 3, dtype: crate::op::Dtype::F32, layers: None },
+            pass: Pass {
+                phase: crate::model::Phase::Prefill,
+                batch: 1,
+                seq: 3,
+                dtype: crate::op::Dtype::F32,
+                layers: None,
+            },
             device: "two cores".to_owned(),
             predicted: 1.56,
             culprits: culprits(&failed(), &suspects),

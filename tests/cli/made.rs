@@ -74,7 +74,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         version: VERSION,
         run: MADE.to_owned(),
         model: "model".to_owned(),
-        pass: Pass { batch: 1, seq: 16, dtype: Dtype::F32, layers: None },
+        pass: Pass { phase: warpsmith::model::Phase::Prefill, batch: 1, seq: 16, dtype: Dtype::F32, layers: None },
         agent: "tuner".to_owned(),
         backend: "cpu".to_owned(),
         device: warpsmith::device::detect_cpu().name,
