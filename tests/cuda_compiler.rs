@@ -287,15 +287,7 @@ fn the_judges_own_code_and_every_oracle_compile_for_three_kinds_of_gpu() {
     let read = |name: &str| std::fs::read_to_string(root.join(name)).ok();
     let mut sources: Vec<(String, String)> =
         device_sources().into_iter().map(|(name, text)| (name.to_owned(), text)).collect();
-    for name in [
-        "matmul",
-        "rmsnorm",
-        "rotary_embedding",
-        "flash_attention",
-        "fused_mlp",
-        "cross_entropy",
-        "reduce",
-    ] {
+    for name in ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp", "cross_entropy", "reduce"] {
         let op = Operation::load(&read, name).expect("the operation loads");
         sources.push((format!("oracle_{name}"), oracle_source(&op).expect("an oracle")));
     }

@@ -15,15 +15,8 @@ use warpsmith::evaluation::ErrorStats;
 use warpsmith::op::{Case, Dtype, Operation, Role, Shape, Stored};
 use warpsmith::rng::Stream;
 
-const OPERATIONS: [&str; 7] = [
-    "matmul",
-    "rmsnorm",
-    "rotary_embedding",
-    "flash_attention",
-    "fused_mlp",
-    "cross_entropy",
-    "reduce",
-];
+const OPERATIONS: [&str; 7] =
+    ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp", "cross_entropy", "reduce"];
 
 /// Multiply-adds and elements of a case that the processor's oracle answers in a moment.
 const MACS: u64 = 1 << 23;

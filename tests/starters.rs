@@ -10,15 +10,8 @@ use warpsmith::backend::{CaseMemory, ScratchBuffer};
 use warpsmith::kernel::{Facts, KernelError, KernelFile, Resolution, fits_arch, nvrtc_options};
 use warpsmith::op::{Case, Dtype, Operation, Shape};
 
-const OPERATIONS: [&str; 7] = [
-    "matmul",
-    "rmsnorm",
-    "rotary_embedding",
-    "flash_attention",
-    "fused_mlp",
-    "cross_entropy",
-    "reduce",
-];
+const OPERATIONS: [&str; 7] =
+    ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp", "cross_entropy", "reduce"];
 
 fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).ok()

@@ -157,7 +157,10 @@ const UNUSUAL: &[(&str, &str, Edits)] = &[
         "a mean added up in single precision, from the last loss to the first",
         "cross_entropy",
         &[
-            ("*loss = (float)(all / batch);", "float sum = 0; for (int64_t i = batch; i-- > 0;) sum += losses[i]; *loss = sum / batch;"),
+            (
+                "*loss = (float)(all / batch);",
+                "float sum = 0; for (int64_t i = batch; i-- > 0;) sum += losses[i]; *loss = sum / batch;",
+            ),
             ("all += losses[i];", ""),
             ("double all = 0;", ""),
         ],
@@ -287,15 +290,7 @@ fn a_sum_in_any_order_is_accepted_where_it_is_stated_and_only_there() {
 
 #[test]
 fn every_symbol_of_every_operation_may_be_specialised() {
-    for name in [
-        "matmul",
-        "rmsnorm",
-        "rotary_embedding",
-        "flash_attention",
-        "fused_mlp",
-        "cross_entropy",
-        "reduce",
-    ] {
+    for name in ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp", "cross_entropy", "reduce"] {
         let op = OpSource::read(name, &read).unwrap().operation().unwrap();
         let planned = plan(&op, &[], 1, &CASE_LIMITS).unwrap();
         let distinct: BTreeSet<_> = planned.iter().map(|one| (&one.case.shape, one.case.dtype)).collect();

@@ -231,13 +231,7 @@ const ROWS: &[Row] = &[
         &[Smoke, Sweep],
         "outside",
     ),
-    row(
-        "the mean for the sum",
-        "reduce",
-        &[("ws_store(sum)", "ws_store(sum / cols)")],
-        &[Smoke],
-        "outside",
-    ),
+    row("the mean for the sum", "reduce", &[("ws_store(sum)", "ws_store(sum / cols)")], &[Smoke], "outside"),
     row(
         "sums held to the largest half (35)",
         "reduce",
