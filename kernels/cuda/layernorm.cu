@@ -4,7 +4,7 @@ dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]
 [tune]
 THREADS = { value = 256, choices = [64, 128, 256, 512] }   # threads in a block, where a row needs no more
-HELD    = { value = 4,   choices = [1, 2, 4, 8] }          # 16-byte pieces a thread keeps; as many threads share a row as it needs
+HELD    = { value = 8,   choices = [1, 2, 4, 8] }          # 16-byte pieces a thread keeps; as many threads share a row as it needs
 [let]
 VEC = "16 / dtype_bytes"
 [[launch]]    # threads of a block: along x those of a row, whole warps, along y rows
