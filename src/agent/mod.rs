@@ -91,6 +91,9 @@ pub struct Attempt {
     pub technique: String,
     /// What was tried, in a few words.
     pub description: String,
+    /// The speedup that whoever proposed it expected, where it named one.
+    #[serde(default)]
+    pub predicted: Option<f64>,
     /// What the judge said.
     pub verdict: Verdict,
 }

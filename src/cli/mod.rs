@@ -15,6 +15,7 @@ mod options;
 mod profile;
 mod progress;
 mod prune;
+mod report;
 mod run;
 mod session;
 mod show;
@@ -54,6 +55,7 @@ enum Command {
     Show(show::Args),
     Apply(apply::Args),
     Prune(prune::Args),
+    Report(report::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
     Init(init::Args),
@@ -77,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show::main(args),
         Command::Apply(args) => apply::main(&args),
         Command::Prune(args) => prune::main(&args),
+        Command::Report(args) => report::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),
         Command::Init(args) => init::main(&args),

@@ -333,6 +333,6 @@ fn closing(state: &RunState) -> String {
             state.run
         ));
     }
-    text.push_str("every try    warpsmith log\n");
+    text.push_str(&format!("every try    warpsmith log\nas a page    warpsmith report {}\n", state.run));
     text
 }

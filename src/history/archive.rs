@@ -6,7 +6,7 @@ use git2::{Oid, Repository};
 use serde_json::Value;
 
 use super::journal::{self, JournalEntry};
-use super::ledger::parse_ledger;
+use super::ledger::{Row, parse_ledger};
 use super::names::{BRANCHES, JOURNAL, JOURNALS, Names, is_run_id};
 use super::store::Store;
 use super::tree::entry_at;
@@ -168,6 +168,20 @@ impl Archive {
         }
     }
 
+    /// The experiments of a run as rows of the ledger, oldest first: much less to read than [`Self::entries`].
+    ///
+    /// # Errors
+    /// As [`Self::entries`].
+    pub fn experiments(&self, run: &str) -> Result<Vec<Row>, HistoryError> {
+        let damaged = |line: &str, what: String| HistoryError::Damaged {
+            run: run.to_owned(),
+            at: line.chars().take(12).collect(),
+            what,
+        };
+        let row = |line: &String| Row::parse(line).map_err(|error| damaged(line, error.to_string()));
+        self.rows(run)?.iter().map(row).collect()
+    }
+
     /// The rows of every run that has a journal, for the ledger.
     pub(super) fn all_rows(&self) -> Result<Vec<(String, Vec<String>)>, HistoryError> {
         self.runs()?.into_iter().map(|run| Ok((run.clone(), self.rows(&run)?))).collect()
@@ -186,7 +200,7 @@ impl Archive {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn ledger(&self) -> Result<Vec<super::Row>, HistoryError> {
+    pub fn ledger(&self) -> Result<Vec<Row>, HistoryError> {
         let path = self.store.root.join(LEDGER_FILE);
         match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),

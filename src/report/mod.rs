@@ -1,5 +1,22 @@
-//! What a run has to say when it is over: plain data in, text out.
+//! What a run has to say when it is over: plain data in, text out. The summary is a page of a terminal, the report one
+//! of a browser.
 
+mod chart;
+mod data;
+mod figures;
+mod page;
+#[cfg(test)]
+mod sample;
 mod summary;
+mod target;
+#[cfg(test)]
+mod tests;
+mod trail;
+mod whole;
 
+pub use data::{
+    CeilingLines, Measured, Outcome, Outputs, PartKind, PartReport, RunReport, ShapeReport, TargetReport, TargetWork,
+    TimingReport, Try, Whole, sound,
+};
+pub use page::{PAGE_FILE, Rendered};
 pub use summary::{ModelSummary, Summary, TargetSummary, milliseconds, spell};

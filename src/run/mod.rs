@@ -2,6 +2,7 @@
 
 mod events;
 mod plan;
+mod report;
 mod screen;
 mod state;
 pub mod stop;
@@ -26,7 +27,8 @@ use crate::workspace::{Workspace, WorkspaceError};
 
 pub use events::{RunEvent, Watcher, is_keep};
 pub use plan::{Options, check_names, plan};
-pub use state::{InModel, Phase, RunState, TargetState, VERSION};
+pub use report::CostOf;
+pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};
 use stop::{Moment, RunProgress, StopReason};
 
 /// Why a run cannot go on. What it has done so far is in the journal either way.
@@ -170,7 +172,7 @@ impl<'w> Run<'w> {
                 // The judge's own figure ranks as well, only less finely.
                 Err(error) => {
                     let what = format!("what was gained could not be measured in the model: {error}");
-                    self.watcher.on(&RunEvent::Trouble { what: &what });
+                    self.trouble(what);
                 }
             }
             self.tick();
@@ -181,6 +183,12 @@ impl<'w> Run<'w> {
             self.watcher.on(&RunEvent::Ranked { state: &self.state });
         }
         Ok(())
+    }
+
+    /// Tells of trouble that the run survives, and keeps it for the report.
+    fn trouble(&mut self, what: String) {
+        self.watcher.on(&RunEvent::Trouble { what: &what });
+        self.state.note(what);
     }
 
     /// The kernel files of the model at the start and now.

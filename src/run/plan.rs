@@ -85,6 +85,8 @@ pub fn plan(
         before: Some(profile),
         targets,
         in_model: None,
+        ceilings: Some(device.ceilings.clone()),
+        troubles: Vec::new(),
         resumed: 0,
         ended: None,
         verified: None,

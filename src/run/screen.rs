@@ -21,6 +21,8 @@ pub(super) struct WorkerScreen<'a> {
     brief: &'a Brief,
     number: u64,
     busy_s: f64,
+    /// What went wrong and was survived, a sentence each.
+    troubles: Vec<String>,
 }
 
 impl<'a> WorkerScreen<'a> {
@@ -34,6 +36,7 @@ impl<'a> WorkerScreen<'a> {
             brief,
             number: run.state.next_experiment,
             busy_s: 0.0,
+            troubles: Vec::new(),
         })
     }
 
@@ -51,9 +54,14 @@ impl<'a> WorkerScreen<'a> {
         self.worker.ask(Ask::Screen(Box::new(task)), &mut watch, &self.cancel).await
     }
 
-    /// Seconds the device spent on it.
-    pub(super) const fn busy_s(&self) -> f64 {
-        self.busy_s
+    /// Seconds the device spent on it, and what went wrong.
+    pub(super) fn finish(self) -> (f64, Vec<String>) {
+        (self.busy_s, self.troubles)
+    }
+
+    fn trouble(&mut self, what: String) {
+        self.watcher.on(&RunEvent::Trouble { what: &what });
+        self.troubles.push(what);
     }
 }
 
@@ -84,10 +92,10 @@ impl Screen for WorkerScreen<'_> {
                     if matches!(error, WorkerError::Died(_) | WorkerError::Protocol(_))
                         && let Err(again) = self.worker.restart().await
                     {
-                        self.watcher.on(&RunEvent::Trouble { what: &again.to_string() });
+                        self.trouble(again.to_string());
                     }
                     if !error.is_cancelled() {
-                        self.watcher.on(&RunEvent::Trouble { what: &format!("screening failed: {error}") });
+                        self.trouble(format!("screening failed: {error}"));
                     }
                     // A screen only chooses among ideas; what took the judge down with it is not worth another try.
                     vec![None; count]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::Attempt;
+use crate::device::Ceilings;
 use crate::evaluation::{Evaluation, Timing, Verdict};
 use crate::harness::Precision;
 use crate::model::Pass;
@@ -55,12 +56,30 @@ pub struct RunState {
     pub targets: Vec<TargetState>,
     /// What the kernels kept so far do for the whole pass, measured when a target was last left.
     pub in_model: Option<InModel>,
+    /// The device's measured ceilings at the start, by which rooflines were drawn.
+    #[serde(default)]
+    pub ceilings: Option<Ceilings>,
+    /// What went wrong and was survived, oldest first; at most [`MOST_TROUBLES`].
+    #[serde(default)]
+    pub troubles: Vec<Trouble>,
     /// Times the run was interrupted and resumed.
     pub resumed: u32,
     /// Why the run ended, once it has.
     pub ended: Option<StopReason>,
     /// The whole model before and after, once the run has ended.
     pub verified: Option<Report>,
+}
+
+/// So many troubles are kept: a machine that fails all night would fill every entry of the journal with them.
+pub const MOST_TROUBLES: usize = 100;
+
+/// Something that went wrong and was survived.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// The experiment at hand, or the next one.
+    pub experiment: u64,
+    /// What went wrong, in a sentence.
+    pub what: String,
 }
 
 /// The whole pass with the kernels of one moment against the pass as it was at the start.
@@ -97,6 +116,9 @@ pub struct TargetState {
     pub best_us: Option<f64>,
     /// The best Σ calls × time ever kept, µs: equal-but-simpler kernels may not stray from it.
     pub fastest_us: Option<f64>,
+    /// The library that `vs_user` is measured against; none where that is the starting point.
+    #[serde(default)]
+    pub against: Option<String>,
     /// The incumbent's latest times.
     pub timing: Option<Timing>,
     /// What the stop rules look at.
@@ -143,6 +165,7 @@ impl TargetState {
             start_us: None,
             best_us: None,
             fastest_us: None,
+            against: None,
             timing: None,
             progress: TargetProgress::default(),
             precision: None,
@@ -160,6 +183,7 @@ impl TargetState {
             Verdict::Base | Verdict::Keep { .. } => {
                 self.kept += u32::from(evaluation.verdict != Verdict::Base);
                 self.progress.vs_user = evaluation.vs_user.or(self.progress.vs_user);
+                self.against = evaluation.against.clone().or(self.against.take());
                 if let Some(timing) = &evaluation.timing {
                     self.start_us = self.start_us.or(Some(timing.latency_us));
                     self.best_us = Some(timing.latency_us);
@@ -187,6 +211,13 @@ impl RunState {
     #[must_use]
     pub fn active(&self) -> Option<&TargetState> {
         self.targets.iter().find(|target| target.phase == Phase::Active)
+    }
+
+    /// Writes down what went wrong and was survived.
+    pub fn note(&mut self, what: String) {
+        if self.troubles.len() < MOST_TROUBLES {
+            self.troubles.push(Trouble { experiment: self.next_experiment, what });
+        }
     }
 
     /// Experiments an hour so far.

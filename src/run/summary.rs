@@ -42,7 +42,7 @@ impl RunState {
 }
 
 impl TargetState {
-    fn summary(&self) -> TargetSummary {
+    pub(super) fn summary(&self) -> TargetSummary {
         let reverted = self.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Revert { .. })).count() as u32;
         TargetSummary {
             op: self.op.clone(),

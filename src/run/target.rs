@@ -60,7 +60,9 @@ impl Run<'_> {
             self.watcher.on(&RunEvent::Proposing);
             let mut screen = WorkerScreen::new(self, index, &brief)?;
             let offer = agent.propose(&brief, &mut screen).await?;
-            self.state.busy_s += screen.busy_s();
+            let (busy_s, troubles) = screen.finish();
+            self.state.busy_s += busy_s;
+            troubles.into_iter().for_each(|what| self.state.note(what));
             match offer {
                 _ if self.cancel.is_cancelled() => return Ok(StopReason::Interrupted),
                 Offer::Exhausted { why } => self.state.targets[index].progress.exhausted = Some(why),
@@ -156,7 +158,7 @@ impl Run<'_> {
         let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
         match self.ratchet.judge(experiment, &mut watch, &self.cancel).await {
             Err(RatchetError::Worker(error)) if error.spares_the_run() => {
-                self.watcher.on(&RunEvent::Trouble { what: &format!("#{number} is judged again: {error}") });
+                self.trouble(format!("#{number} is judged again: {error}"));
                 let watcher = &mut self.watcher;
                 let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
                 self.ratchet.judge(experiment, &mut watch, &self.cancel).await
@@ -186,6 +188,7 @@ impl Run<'_> {
             experiment: experiment.number,
             technique: proposed.technique.clone(),
             description: proposed.description.clone(),
+            predicted: proposed.predicted,
             verdict: evaluation.verdict.clone(),
         });
         let shapes = evaluation.timing.as_ref().map_or(Vec::new(), |timing| {

@@ -177,6 +177,7 @@ fn every_command_has_help_with_examples() {
         "status",
         "log",
         "show",
+        "report",
         "apply",
         "prune",
         "init",

@@ -20,6 +20,7 @@ mod notify;
 mod places;
 mod prune;
 mod refusals;
+mod report;
 mod run;
 mod signals;
 mod stops;

@@ -103,8 +103,9 @@ fn the_last_lines_are_the_summary_and_the_commands_to_look_closer() {
     ] {
         assert!(summary.contains(part), "{part} is missing in\n{summary}");
     }
-    let last: Vec<_> = out.trim_end().lines().rev().take(3).collect();
+    let last: Vec<_> = out.trim_end().lines().rev().take(4).collect();
     let wanted = [
+        format!("as a page    warpsmith report {run}"),
         "every try    warpsmith log".to_owned(),
         format!("take it      warpsmith apply {run}    (or every step: git merge warpsmith/{run})"),
         format!("history      git log --stat warpsmith/{run}"),

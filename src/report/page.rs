@@ -1,0 +1,373 @@
+//! The page: one file with its style and its charts, no script, nothing loaded from anywhere.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::chart::{self, Room};
+use super::data::{Outcome, RunReport, TargetReport};
+use super::figures::{counted, legal, maybe_time, maybe_times, share, shell_word, span, time, times};
+use super::spell;
+
+/// The page's file name.
+pub const PAGE_FILE: &str = "index.html";
+
+const STYLE: &str = include_str!("page.css");
+
+/// The page and its charts as files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// The page, which holds the charts too.
+    pub page: String,
+    /// Charts by file name, for use elsewhere.
+    pub charts: Vec<(String, String)>,
+}
+
+/// A chart for both kinds of room; both or neither.
+pub(super) struct Chart {
+    wide: String,
+    narrow: String,
+}
+
+impl Chart {
+    pub(super) fn new(paint: impl Fn(Room) -> Option<String>) -> Option<Self> {
+        Some(Self { wide: paint(Room::Wide)?, narrow: paint(Room::Narrow)? })
+    }
+
+    pub(super) fn figure(&self, caption: &Markup) -> Markup {
+        html! {
+            figure {
+                div.wide { (PreEscaped(&self.wide)) }
+                div.narrow { (PreEscaped(&self.narrow)) }
+                figcaption { (caption) }
+            }
+        }
+    }
+}
+
+impl RunReport {
+    /// The page and its charts.
+    #[must_use]
+    pub fn render(&self) -> Rendered {
+        let lanes: Vec<chart::Lane<'_>> =
+            self.targets.iter().enumerate().map(|(at, target)| (at + 1, target)).collect();
+        let title = format!("Every experiment of run {} on {}", self.run, self.model_name());
+        let progress = Chart::new(|room| chart::progress(&lanes, room, &title));
+        let title = format!("Time of the parts of {}, before and after", self.model_name());
+        let amdahl = Chart::new(|room| chart::amdahl(&self.parts, room, &title));
+        let title = format!("Roofline of {} with the targets at the start and now", self.device);
+        let ceilings = self.ceilings.as_ref();
+        let roofline = Chart::new(|room| chart::roofline(ceilings?, &self.targets, room, &title));
+        let begun: Vec<_> = self.targets.iter().filter(|target| !target.tries.is_empty()).collect();
+        // With one target its chart would be the first one again.
+        let own = |lane: &chart::Lane<'_>| {
+            let title = format!("Every experiment on {}", lane.1.op);
+            Chart::new(|room| chart::progress(&[*lane], room, &title)).filter(|_| begun.len() > 1)
+        };
+        let own: Vec<Option<Chart>> = lanes.iter().map(own).collect();
+
+        let body = html! {
+            main {
+                (self.head())
+                (self.alerts())
+                @if let Some(chart) = &progress {
+                    section #experiments {
+                        h2 { "Every experiment" }
+                        (chart.figure(&self.progress_caption()))
+                    }
+                }
+                section #model {
+                    h2 { "Where the time goes" }
+                    (self.model_section(amdahl.as_ref()))
+                }
+                section #roofline {
+                    h2 { "How near to what the hardware can do" }
+                    (self.roofline_section(roofline.as_ref()))
+                }
+                section #targets {
+                    h2 { "Targets" }
+                    (self.targets_table())
+                    @for (at, target) in self.targets.iter().enumerate().filter(|(_, target)| target.begun) {
+                        (target.article(at + 1, own[at].as_ref()))
+                    }
+                }
+                (self.troubles())
+                (self.commands())
+            }
+        };
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    title { (self.headline()) " · Warpsmith " (self.run) }
+                    style { (PreEscaped(style())) }
+                }
+                body { (body) }
+            }
+        };
+        let mut charts = Vec::new();
+        let mut file = |name: String, chart: Option<&Chart>| {
+            charts.extend(chart.map(|chart| (name, chart.wide.clone())));
+        };
+        file("experiments.svg".into(), progress.as_ref());
+        file("model.svg".into(), amdahl.as_ref());
+        file("roofline.svg".into(), roofline.as_ref());
+        for (at, chart) in own.iter().enumerate() {
+            file(format!("target-{}.svg", at + 1), chart.as_ref());
+        }
+        Rendered { page: legal(&page.into_string()), charts }
+    }
+
+    /// What came of it, in a line.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        let model = self.model_name();
+        let kept = self.count(Outcome::Keep) > 0;
+        let whole = &self.whole;
+        let differ = whole.outputs.as_ref().is_some_and(|outputs| !outputs.agree);
+        match (&whole.measured, self.ended.is_some()) {
+            _ if differ => format!("{model}: the outputs differ"),
+            (Some(measured), _) => format!("{model} is {} as fast", times(measured.ratio)),
+            (None, false) if kept => format!("{model}: {} predicted so far", maybe_times(whole.predicted)),
+            (None, true) if kept => format!("{model}: {} predicted", maybe_times(whole.predicted)),
+            (None, false) => format!("{model}: nothing kept so far"),
+            (None, true) => format!("{model}: nothing was faster than what you have"),
+        }
+    }
+
+    fn head(&self) -> Markup {
+        let whole = &self.whole;
+        html! {
+            header {
+                p.eyebrow { "Warpsmith · run " (self.run) }
+                h1 { (self.headline()) }
+                p.lead {
+                    (self.pass) " on " (self.device) " (" (self.backend) ")"
+                    @if let Some(times) = &self.span { ", " (span(times)) }
+                    ". "
+                    @match &self.ended {
+                        Some(why) => { "Ended: " (why) "." }
+                        None => { "Not finished." }
+                    }
+                }
+                dl.tiles {
+                    @match &whole.measured {
+                        Some(measured) => (tile("Measured, end to end", &times(measured.ratio), &interval(measured.interval))),
+                        None => (tile("Measured, end to end", super::figures::NOTHING, if self.ended.is_some() { "nothing to compare" } else { "when the run ends" })),
+                    }
+                    (tile("Predicted", &maybe_times(whole.predicted), "by Amdahl’s law, from the targets"))
+                    (tile("One pass", &self.pass_now(), &format!("was {}", maybe_time(self.pass_before()))))
+                    (tile("Experiments", &self.tries().count().to_string(), &format!("{} kept", self.count(Outcome::Keep))))
+                    (tile("Time", &spell(self.spent), &format!("device busy {}", share(self.busy))))
+                    @match &whole.outputs {
+                        Some(outputs) => (tile("Outputs", if outputs.agree { "agree" } else { "differ" }, "before against after")),
+                        None => (tile("Outputs", super::figures::NOTHING, "not compared yet")),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A pass before: as it was timed beside the one after, where it was.
+    fn pass_before(&self) -> Option<f64> {
+        self.whole.measured.map(|measured| measured.passes_us.0).or(self.whole.before_us)
+    }
+
+    /// A pass now, measured or predicted.
+    fn pass_now(&self) -> String {
+        let predicted = || Some(self.whole.before_us? / self.whole.predicted?);
+        maybe_time(self.whole.measured.map(|measured| measured.passes_us.1).or_else(predicted))
+    }
+
+    /// What must not be overlooked.
+    fn alerts(&self) -> Markup {
+        let outputs = self.whole.outputs.as_ref();
+        html! {
+            @if let Some(outputs) = outputs {
+                p.alert[!outputs.agree].note[outputs.agree] { (sentence(&outputs.words)) }
+            }
+            @if self.ended.is_none() {
+                p.note {
+                    "This run has not ended: figures may still change. Go on with "
+                    code { (self.resume_command()) }
+                    ", and write this page again afterwards."
+                }
+            }
+        }
+    }
+
+    fn progress_caption(&self) -> Markup {
+        let timed = self.tries().filter(|tried| tried.speedup.is_some()).count();
+        html! {
+            "Each mark is an experiment, at its speedup over the target’s starting point; what is slower than 0.2× stands at "
+            "the lower edge. The line is the best there was; where there is room, what was kept bears its technique and its "
+            "gain over the kernel before it. "
+            @if timed > 0 {
+                (counted(timed, "experiment was", "experiments were")) " timed against an incumbent; "
+                "the others were starting points, not correct, or did not come that far."
+            }
+        }
+    }
+
+    fn targets_table(&self) -> Markup {
+        html! {
+            div.scroll {
+                table.numbers {
+                    thead { tr {
+                        th { "target" } th { "share" } th { "start" } th { "now" } th { "vs. yours" } th { "of roof" }
+                        th { "kept" } th { "tried" } th.words { "stopped because" }
+                    } }
+                    tbody {
+                        @for (at, target) in self.targets.iter().enumerate() {
+                            tr {
+                                th {
+                                    @if target.begun {
+                                        a href=(format!("#target-{}", at + 1)) { (at + 1) " " (target.op) }
+                                    } @else { (at + 1) " " (target.op) }
+                                }
+                                td { (share(target.share)) }
+                                td { (maybe_time(target.start_us)) }
+                                td { (maybe_time(target.best_us)) }
+                                td { (maybe_times(target.vs_user)) }
+                                td { (target.of_roof()) }
+                                td { (target.count(Outcome::Keep)) }
+                                td { (target.tried()) }
+                                td.words { (target.why) }
+                            }
+                        }
+                    }
+                }
+            }
+            p.small {
+                "“vs. yours” is the speed against what you have today"
+                (self.against())
+                "; “share” is of the model’s pass at the last ranking."
+            }
+        }
+    }
+
+    /// What the user has.
+    fn against(&self) -> String {
+        let mut libraries: Vec<&str> = self.targets.iter().filter_map(|target| target.against.as_deref()).collect();
+        libraries.sort_unstable();
+        libraries.dedup();
+        let begun = || self.targets.iter().filter(|target| target.begun);
+        if libraries.is_empty() || begun().any(|target| target.against.is_none()) {
+            libraries.push("the starting point");
+        }
+        format!(" ({})", libraries.join(", else "))
+    }
+
+    fn troubles(&self) -> Markup {
+        html! {
+            @if self.resumed > 0 || !self.troubles.is_empty() {
+                section #troubles {
+                    h2 { "Interruptions and trouble" }
+                    @if self.resumed > 0 {
+                        p { "The run was interrupted and resumed " (counted(self.resumed as usize, "time", "times"))
+                            "; an experiment that was cut short was judged again with the same text and seed." }
+                    }
+                    @if !self.troubles.is_empty() {
+                        ul {
+                            @for (experiment, what) in &self.troubles {
+                                li { span.number { "#" (experiment) } " " bdi { (what) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn resume_command(&self) -> String {
+        format!("warpsmith run {} --resume {}", shell_word(&self.model), self.run)
+    }
+
+    fn commands(&self) -> Markup {
+        let (run, model) = (&self.run, shell_word(&self.model));
+        let kept = self.count(Outcome::Keep) > 0;
+        let number = self.tries().find(|tried| tried.outcome == Outcome::Keep).or_else(|| self.tries().next());
+        let number = number.map_or(1, |tried| tried.number);
+        let mut rows = Vec::new();
+        if self.ended.is_none() {
+            rows.push((self.resume_command(), "go on"));
+        }
+        if kept {
+            rows.push((format!("git log --stat warpsmith/{run}"), "the story of what was kept, a commit each"));
+        }
+        rows.push((format!("warpsmith show {number} --run {run}"), "one experiment: cases, times, why"));
+        rows.push((format!("warpsmith log --wide --run {run}"), "every experiment with the times of each shape"));
+        if kept {
+            rows.push((
+                format!("warpsmith verify {model} --run {run}"),
+                "measure the whole model again, before and after",
+            ));
+            rows.push((format!("warpsmith apply {run}"), "bring the winners into your kernels, as one commit"));
+            rows.push((format!("git merge warpsmith/{run}"), "or with their whole history"));
+        }
+        html! {
+            section #commands {
+                h2 { "Look closer" }
+                dl.commands {
+                    @for (command, what) in &rows {
+                        dt { code { (command) } }
+                        dd { (what) }
+                    }
+                }
+                footer {
+                    "Written by Warpsmith " (env!("CARGO_PKG_VERSION")) " from the journal of run " (run)
+                    ". Agent " (self.agent) ", seed " (self.seed) "."
+                }
+            }
+        }
+    }
+}
+
+impl TargetReport {
+    /// Experiments with this outcome.
+    pub(super) fn count(&self, outcome: Outcome) -> usize {
+        self.tries.iter().filter(|tried| tried.outcome == outcome).count()
+    }
+
+    /// Experiments but for the starting point.
+    pub(super) fn tried(&self) -> usize {
+        self.tries.len() - self.count(Outcome::Base)
+    }
+}
+
+fn tile(name: &str, figure: &str, beside: &str) -> Markup {
+    html! {
+        div {
+            dt { (name) }
+            dd { strong { (figure) } span { (beside) } }
+        }
+    }
+}
+
+/// The 95 % interval, in words.
+pub(super) fn interval(interval: Option<(f64, f64)>) -> String {
+    match interval {
+        Some((low, high)) => format!("{} to {} (95 %)", times(low), times(high)),
+        None => "too few passes for an interval".to_owned(),
+    }
+}
+
+/// A sentence begins with a capital and ends with a full stop.
+pub(super) fn sentence(words: &str) -> String {
+    let mut chars = words.trim().chars();
+    let first: String = chars.next().map(|c| c.to_uppercase().collect()).unwrap_or_default();
+    let rest = chars.as_str();
+    let end = if rest.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{rest}{end}")
+}
+
+/// The style sheet; the dark one is for screens only, since paper is white.
+fn style() -> String {
+    format!("{STYLE}{}@media screen and (prefers-color-scheme:dark){{{}}}", chart::swatch_rules(), chart::dark_rules())
+}
+
+/// For the sections in other files.
+pub(super) fn shown_time(us: f64) -> String {
+    time(us)
+}

@@ -1,0 +1,108 @@
+//! The sections about the model as a whole: the Amdahl table and the roofline.
+
+use maud::{Markup, html};
+
+use super::chart::part_ink;
+use super::data::{PartKind, PartReport, RunReport, TargetReport, sound};
+use super::figures::{NOTHING, maybe_times, percent, rate, share, time};
+use super::page::{Chart, sentence};
+
+impl RunReport {
+    /// The bars, the Amdahl table and what a reader should know about it.
+    pub(super) fn model_section(&self, chart: Option<&Chart>) -> Markup {
+        let total = |us: &dyn Fn(&PartReport) -> f64| self.parts.iter().filter_map(|part| sound(us(part))).sum::<f64>();
+        let (before, after) = (total(&|part| part.before_us), total(&|part| part.after_us));
+        let mut ops = 0;
+        let inks: Vec<String> = self
+            .parts
+            .iter()
+            .map(|part| {
+                let ink = part_ink(part.kind, ops);
+                ops += usize::from(part.kind == PartKind::Op);
+                ink.class()
+            })
+            .collect();
+        html! {
+            @if self.parts.is_empty() {
+                p { "The model was not profiled." }
+            } @else {
+                @if let Some(chart) = chart {
+                    (chart.figure(&html! { "One pass before and after, on one scale." }))
+                }
+                div.scroll {
+                    table.numbers {
+                        thead { tr {
+                            th { "part" } th { "calls" } th { "before" } th { "share" } th { "after" } th { "share" }
+                            th { "vs. yours" } th { "in place" } th { "of roof before" }
+                        } }
+                        tbody {
+                            @for (part, ink) in self.parts.iter().zip(&inks) {
+                                tr.quiet[part.kind != PartKind::Op] {
+                                    th { span.swatch.(ink) {} (part.name) }
+                                    td { @if part.calls > 0 { (part.calls) } @else { (NOTHING) } }
+                                    td { (time(part.before_us)) }
+                                    td { (share(part.before_us / before)) }
+                                    td { (time(part.after_us)) }
+                                    td { (share(part.after_us / after)) }
+                                    td { (maybe_times(part.vs_user)) }
+                                    td { (maybe_times(part.in_place)) }
+                                    td { (of_roof(part)) }
+                                }
+                            }
+                        }
+                        tfoot { tr {
+                            th { "one pass" } td {} td { (time(before)) } td {} td { (time(after)) } td {}
+                            td { (maybe_times(sound(before / after))) } td {} td {}
+                        } }
+                    }
+                }
+                p.small {
+                    "“vs. yours” is the kernel timed alone against what you have today; “in place” is the same within the model, where "
+                    "caches and clocks are what they are there. Where it was measured, “after” follows from it; else from “vs. yours”. "
+                    "Steps in grey are no operation’s, and stay as they are. "
+                    @for note in &self.notes { (sentence(note)) " " }
+                }
+            }
+        }
+    }
+
+    /// The chart and the ceilings.
+    pub(super) fn roofline_section(&self, chart: Option<&Chart>) -> Markup {
+        html! {
+            @if let Some(chart) = chart {
+                (chart.figure(&html! {
+                    "Rings are starting points, discs what there is now, both over all calls of a pass. The black line is what reading memory and "
+                    "arithmetic allow, the grey one what writing does, all measured on this device. A target above the "
+                    "slope found its data in a cache."
+                }))
+            }
+            @match &self.ceilings {
+                Some(ceilings) => p.small {
+                    "Measured on " (self.device) ": reading " (rate(ceilings.read_gb_s)) "B/s, writing "
+                    (rate(ceilings.write_gb_s)) "B/s"
+                    @if let Some((dtype, peak)) = &ceilings.arithmetic {
+                        ", " (dtype) " arithmetic " (rate(*peak)) "FLOP/s"
+                    }
+                    "."
+                },
+                None => p { "This run did not write down the ceilings of its device." },
+            }
+            @if chart.is_none() && self.ceilings.is_some() {
+                p { "No target has been timed yet." }
+            }
+        }
+    }
+}
+
+/// How much of its roofline a part reached before; above it a cache helped.
+fn of_roof(part: &PartReport) -> String {
+    let reached = part.roofline_us.and_then(|us| sound(100.0 * us / part.before_us));
+    reached.map_or_else(|| NOTHING.to_owned(), |pct| if pct > 999.0 { "> 999 %".to_owned() } else { percent(pct) })
+}
+
+impl TargetReport {
+    /// How much of its roofline the incumbent reaches.
+    pub(super) fn of_roof(&self) -> String {
+        self.timing.as_ref().map_or_else(|| NOTHING.to_owned(), |timing| percent(timing.roofline_pct))
+    }
+}
