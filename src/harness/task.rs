@@ -69,6 +69,9 @@ pub enum JudgeError {
     /// The operation's files.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A model's files of weights.
+    #[error("{0}")]
+    Weights(String),
     /// The incumbent, which was right before, is not now.
     #[error("the incumbent no longer passes: {0}")]
     Incumbent(String),
