@@ -104,6 +104,8 @@ mod tests {
             targets,
             in_model: None,
             resumed: 0,
+            ceilings: None,
+            troubles: Vec::new(),
             ended: None,
             verified: None,
         }

@@ -89,6 +89,8 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         targets: worked_on.iter().chain(&others).cloned().collect(),
         in_model: None,
         resumed: 0,
+        ceilings: None,
+        troubles: Vec::new(),
         ended: None,
         verified: None,
     };

@@ -65,7 +65,8 @@ pub fn company(ordinal: u32) -> Option<String> {
     let others = gauged.others.map_or(0, |others| others.len());
     let busy = gauged.busy_percent.unwrap_or(0);
     (others > 0 || busy >= BUSY_PERCENT).then(|| {
-        format!("{} is used by {others} other processes ({busy} % busy): times will be less certain", facts.name)
+        let processes = if others == 1 { "process" } else { "processes" };
+        format!("{} is used by {others} other {processes} ({busy} % busy): times will be less certain", facts.name)
     })
 }
 
