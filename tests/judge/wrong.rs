@@ -79,7 +79,7 @@ const ROWS: &[Row] = &[
             ),
             ("variance = squares / (float)dim;", "variance = squares / (float)dim - mean * mean;"),
         ],
-        &[Stability],
+        &[Sweep, Stability],
         "outside",
     ),
     row(
