@@ -128,7 +128,7 @@ typedef struct {
     static void name(const T *x, T *y, int64_t elements) {                              \
         map p = {x, y, elements};                                                       \
         const int64_t chunks = (elements + CHUNK - 1) / CHUNK;                          \
-        if (elements <= INLINE / 4) name##_chunks(0, chunks, &p);                       \
+        if (elements <= INLINE) name##_chunks(0, chunks, &p);                       \
         else ws_parallel(chunks, name##_chunks, &p);                                    \
     }
 
