@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use warpsmith::backend::BuildError;
 use warpsmith::backend::cuda::judge::{device_sources, oracle_source};
-use warpsmith::backend::cuda::{Compiled, Compiler, Search, Unit};
+use warpsmith::backend::cuda::{Compiled, Compiler, Search, Unit, prelude};
+use warpsmith::backend::{BuildError, Step};
 use warpsmith::kernel::{Facts, KernelFile, Resolution};
 use warpsmith::op::{Dtype, Operation, Shape};
 
@@ -287,7 +287,17 @@ fn the_judges_own_code_and_every_oracle_compile_for_three_kinds_of_gpu() {
     let read = |name: &str| std::fs::read_to_string(root.join(name)).ok();
     let mut sources: Vec<(String, String)> =
         device_sources().into_iter().map(|(name, text)| (name.to_owned(), text)).collect();
-    for name in ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp"] {
+    for name in [
+        "matmul",
+        "rmsnorm",
+        "rotary_embedding",
+        "flash_attention",
+        "fused_mlp",
+        "softmax",
+        "layernorm",
+        "cross_entropy",
+        "reduce",
+    ] {
         let op = Operation::load(&read, name).expect("the operation loads");
         sources.push((format!("oracle_{name}"), oracle_source(&op).expect("an oracle")));
     }
@@ -304,4 +314,24 @@ fn the_judges_own_code_and_every_oracle_compile_for_three_kinds_of_gpu() {
         })
         .collect();
     assert_eq!(bench.compiler.trusted(&units).expect("compiles").len(), 3 * sources.len());
+}
+
+#[test]
+fn the_forward_passs_own_code_has_a_kernel_for_every_step_in_every_dtype() {
+    let Some(bench) = Bench::new() else { return };
+    for capability in [80, 90, 100] {
+        let unit = |dtype| Unit {
+            name: "glue.cu".into(),
+            source: format!("{}{}", prelude(dtype, capability), include_str!("../src/backend/cuda/launch/glue.cu")),
+            arch: format!("sm_{capability}"),
+            options: vec![],
+            names: Step::ALL.map(|step| step.function().to_owned()).to_vec(),
+        };
+        for compiled in bench.compiler.trusted(&Dtype::ALL.map(unit)).expect("compiles") {
+            let kernels: Vec<&str> = compiled.resources.iter().map(|kernel| kernel.kernel.as_str()).collect();
+            for step in Step::ALL {
+                assert!(kernels.contains(&step.function()), "{step:?} in {kernels:?}");
+            }
+        }
+    }
 }

@@ -15,7 +15,17 @@ use warpsmith::evaluation::ErrorStats;
 use warpsmith::op::{Case, Dtype, Operation, Role, Shape, Stored};
 use warpsmith::rng::Stream;
 
-const OPERATIONS: [&str; 5] = ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp"];
+const OPERATIONS: &[&str] = &[
+    "matmul",
+    "rmsnorm",
+    "rotary_embedding",
+    "flash_attention",
+    "fused_mlp",
+    "softmax",
+    "layernorm",
+    "cross_entropy",
+    "reduce",
+];
 
 /// Multiply-adds and elements of a case that the processor's oracle answers in a moment.
 const MACS: u64 = 1 << 23;
@@ -64,15 +74,15 @@ fn operation(name: &str) -> Operation {
     Operation::load(&read, name).unwrap()
 }
 
-/// Every shape that is small enough, shrunk where it is not, with its input.
+/// Every shape, shrunk where it is not small enough, with its input.
 fn cases(op: &Operation, dtype: Dtype) -> Vec<Case> {
     let plain = op.sweep.iter().chain(&op.edges).chain(&op.decode).chain([&op.smoke]);
     let plain = plain.map(|shape| (shape, None));
     let hostile = op.adversarial.iter().map(|input| (&input.shape, Some(input.name.clone())));
     let mut cases = Vec::new();
     for (shape, input) in plain.chain(hostile) {
-        let shape = op.complete(shape).unwrap();
-        let shape = if input.is_none() { op.shrink_to(&shape, MACS, ELEMENTS).unwrap().0 } else { shape };
+        let macs = if input.is_none() { MACS } else { u64::MAX };
+        let (shape, _) = op.shrink_to(&op.complete(shape).unwrap(), macs, ELEMENTS).unwrap();
         cases.push(Case { shape, dtype, input });
     }
     cases
@@ -114,7 +124,7 @@ fn same(gpu: &ErrorStats, cpu: &ErrorStats, what: &str) {
 #[test]
 fn what_is_drawn_on_the_device_is_what_the_processor_draws() {
     let Some(device) = Device::open() else { return };
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let op = operation(name);
         for dtype in Dtype::ALL {
             for case in cases(&op, dtype) {
@@ -141,7 +151,7 @@ fn oracle_and_comparison_on_the_device_say_what_the_processor_says() {
     let build = |name: &str, text: &str, flags: &[&str]| {
         compiler.compile_trusted(name, text, flags).map(|image| image.path).map_err(|error| error.to_string())
     };
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         let op = operation(name);
         let (ours, theirs) = (device.oracle(&op), cpu::Oracle::compile(&build, &op).unwrap());
         for dtype in Dtype::ALL {
@@ -290,7 +300,7 @@ fn the_device_code_and_every_oracle_compile_for_every_architecture() {
         Err(error) => return eprintln!("skipped: {error}"),
     };
     let mut sources: Vec<(String, String)> = device_sources().map(|(name, text)| (name.to_owned(), text)).into();
-    for name in OPERATIONS {
+    for &name in OPERATIONS {
         sources.push((format!("oracle_{name}"), oracle_source(&operation(name)).unwrap()));
     }
     let mut units = Vec::new();

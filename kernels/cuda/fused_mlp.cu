@@ -18,9 +18,9 @@ WARPS_MN    = "BM / WARP_M * (BN / WARP_N)"
 THREADS     = "WARPS_MN * WARPS_K * 32"
 STAGE_BYTES = "(BM + BN) * K_BYTES"
 RESULTS     = "WARPS_K * BM * (BN + 8) * 4"
-PLAIN_D     = "D % BK == 0"   # all slices of rows of D elements are whole, and the rows aligned
-PLAIN_H     = "H % BK == 0"
-WHOLE       = "B % BM == 0 && D % BN == 0 && H % (BN / 2) == 0"   # no tile reaches beyond the matrices
+# No tile or slice reaches beyond the matrices, and rows are aligned. Where tiles are small it is asked as the kernel runs:
+# one compilation less.
+PLAIN       = "BM >= 128 && D % BK == 0 && H % BK == 0 && B % BM == 0 && D % BN == 0 && H % (BN / 2) == 0"
 STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows (decoding): all the time goes into reading weights
 when = "B <= 16"
@@ -58,6 +58,7 @@ args   = ["hidden", "w_down", "y", "B", "D", "H"]
 constexpr int K_STEP = WS_DTYPE_BYTES == 4 ? 4 : 16; /* terms multiplied in a step */
 constexpr int STEPS = BK / WARPS_K / K_STEP;         /* that a warp takes through a stage */
 constexpr int SHARES = STEPS - 1;                    /* in which a stage is sent for, one a step */
+constexpr int UNROLL = PLAIN && WS_DTYPE_BYTES == 2 ? STEPS : 2; /* more gains only there, and takes long to compile */
 static_assert(STEPS % 2 == 0, "the main loop loads one step ahead, in turn into two sets of fragments");
 
 constexpr int CHUNKS = BK / VEC; /* of 16 bytes, in a row of a tile */
@@ -101,7 +102,7 @@ __device__ __noinline__ void copy_part(uint4 *chunk, const T *from, int have, in
 }
 
 /* A thread's part in the copying of tiles of ROWS rows: one column of chunks, every STEP-th row. */
-template <int ROWS, bool PLAIN> struct TileCopy {
+template <int ROWS> struct TileCopy {
     static constexpr int STEP = THREADS / CHUNKS;
     static_assert(THREADS % CHUNKS == 0, "a thread copies one column of chunks");
     const T *from;         /* its first chunk */
@@ -121,7 +122,7 @@ template <int ROWS, bool PLAIN> struct TileCopy {
         const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
 #pragma unroll
         for (int i = share * STEP; i < ROWS; i += SHARES * STEP)
-            if ((WHOLE && ROWS % STEP == 0) || i < inside) {
+            if ((PLAIN && ROWS % STEP == 0) || i < inside) {
                 /* The same, but the first is cheaper: swizzles repeat every 8 rows. */
                 const int at = STEP % 8 == 0 ? place(first, chunk) + i * CHUNKS : place(first + i, chunk);
                 copy_async<16>(tile + at, from + i * stride);
@@ -240,9 +241,8 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
     const int row = warp % WARPS_MN / (BN / WARP_N) * WARP_M, column = warp % (BN / WARP_N) * WARP_N;
 
     const int slices = (int)((terms + BK - 1) / BK);
-    constexpr bool PLAIN = GATED ? PLAIN_D : PLAIN_H;
-    TileCopy<BM, PLAIN> copy_a(a, terms, rows, terms);
-    TileCopy<GATED ? BN / 2 : BN, PLAIN> copy_b(b, terms, columns, terms), copy_b2(b2, terms, columns, terms);
+    TileCopy<BM> copy_a(a, terms, rows, terms);
+    TileCopy<GATED ? BN / 2 : BN> copy_b(b, terms, columns, terms), copy_b2(b2, terms, columns, terms);
     uint4 *filling = stages, *const ring_end = stages + STAGES * STAGE;
     int to_copy = slices;
     auto start_copy = [&](int share) {
@@ -265,7 +265,7 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
 #pragma unroll 1
     for (int slice = 0; slice < STAGES - 1; slice++) {
         for (int share = 0; share < SHARES; share++)
-            if (!WHOLE || slice < slices) start_copy(share);
+            if (!PLAIN || slice < slices) start_copy(share);
         next_copy();
     }
     wait_for_stage<STAGES - 2>();
@@ -278,7 +278,7 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
     fragments[0].load(stages, stages + B_AT, row, column, part * STEPS);
     const uint4 *reading = stages;
     for (int slice = 0; slice < slices; slice++) {
-#pragma unroll
+#pragma unroll UNROLL
         for (int step = 0; step < STEPS; step++) {
             if (step == STEPS - 1) {
                 wait_for_stage<STAGES - 2>();
@@ -286,7 +286,7 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
                 reading = reading + STAGE == ring_end ? stages : reading + STAGE;
             }
             fragments[(step + 1) % 2].load(reading, reading + B_AT, row, column, part * STEPS + (step + 1) % STEPS);
-            if (step < SHARES && (!WHOLE || slice + STAGES - 1 < slices)) start_copy(step);
+            if (step < SHARES && (!PLAIN || slice + STAGES - 1 < slices)) start_copy(step);
             if (step == SHARES - 1) next_copy();
             fragments[step % 2].multiply(sums);
         }

@@ -19,8 +19,9 @@ WARPS_MN    = "BM / WARP_M * (BN / WARP_N)"
 THREADS     = "WARPS_MN * WARPS_K * 32"
 STAGE_BYTES = "(BM + BN) * K_BYTES"
 RESULTS     = "WARPS_K * BM * (BN + 8) * 4"
-PLAIN       = "K % BK == 0 && (trans_b == 1 || N % VEC == 0)"   # all slices are whole, and all rows aligned
-WHOLE       = "M % BM == 0 && N % BN == 0"   # no tile reaches beyond the matrices
+# No tile or slice reaches beyond the matrices, and rows are aligned. Where tiles are small it is asked as the kernel runs:
+# one compilation less.
+PLAIN       = "BM >= 128 && K % BK == 0 && M % BM == 0 && N % BN == 0"
 STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows (decoding): all the time goes into reading b
 when = "M <= 16"
@@ -47,6 +48,7 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
 constexpr int K_STEP = WS_DTYPE_BYTES == 4 ? 4 : 16; /* terms multiplied in a step */
 constexpr int STEPS = BK / WARPS_K / K_STEP;         /* that a warp takes through a stage */
 constexpr int SHARES = STEPS - 1;                    /* in which a stage is sent for, one a step */
+constexpr int UNROLL = PLAIN && WS_DTYPE_BYTES == 2 ? STEPS : 2; /* more gains only there, and takes long to compile */
 static_assert(STEPS % 2 == 0, "the main loop loads one step ahead, in turn into two sets of fragments");
 
 /* Where 16-byte chunk `chunk` of row `row` stands in a tile of CHUNKS chunks a row. Chunks of a row are exchanged
@@ -111,7 +113,7 @@ template <int ROWS, int CHUNKS, bool TERMS_ARE_ROWS> struct TileCopy {
         const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
 #pragma unroll
         for (int i = share * STEP; i < ROWS; i += SHARES * STEP)
-            if ((WHOLE && ROWS % STEP == 0) || i < inside) {
+            if ((PLAIN && ROWS % STEP == 0) || i < inside) {
                 /* The same, but the first is cheaper: swizzles repeat every 8 rows. */
                 const int at = STEP % 8 == 0 ? place<CHUNKS>(first, chunk) + i * CHUNKS : place<CHUNKS>(first + i, chunk);
                 copy_async<16>(tile + at, from + i * stride);
@@ -287,7 +289,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
 #pragma unroll 1
     for (int slice = 0; slice < STAGES - 1; slice++) {
         for (int share = 0; share < SHARES; share++)
-            if (!WHOLE || slice < slices) start_copy(share);
+            if (!PLAIN || slice < slices) start_copy(share);
         next_copy();
     }
     wait_for_stage<STAGES - 2>();
@@ -300,7 +302,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
     fragments[0].load(stages, stages + B_AT, row, column, part * STEPS);
     const uint4 *reading = stages;
     for (int slice = 0; slice < slices; slice++) {
-#pragma unroll
+#pragma unroll UNROLL
         for (int step = 0; step < STEPS; step++) {
             if (step == STEPS - 1) {
                 wait_for_stage<STAGES - 2>();
@@ -308,7 +310,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
                 reading = reading + STAGE == ring_end ? stages : reading + STAGE;
             }
             fragments[(step + 1) % 2].load(reading, reading + B_AT, row, column, part * STEPS + (step + 1) % STEPS);
-            if (step < SHARES && (!WHOLE || slice + STAGES - 1 < slices)) start_copy(step);
+            if (step < SHARES && (!PLAIN || slice + STAGES - 1 < slices)) start_copy(step);
             if (step == SHARES - 1) next_copy();
             fragments[step % 2].multiply(sums);
         }

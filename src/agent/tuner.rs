@@ -26,6 +26,9 @@ use crate::kernel::KernelFile;
 /// the ledger shows what the time went into.
 const MOST_BATCHES: usize = 3;
 
+/// The techniques of its proposals, by their identifiers in `program.md`.
+pub const TECHNIQUES: [&str; 2] = [search::TUNE, search::VARIANT];
+
 /// The built-in tuner.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tuner {

@@ -4,6 +4,7 @@
 //! a backend only does it. Each runs code it does not trust: nothing a kernel can reach decides anything.
 
 mod bounds;
+mod cache;
 mod call;
 pub mod cpu;
 pub mod cuda;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use cache::compiled_kernels;
 pub use call::{Call, Region, Span, calls_per_sample};
 pub use fault::Fault;
 pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
@@ -24,6 +26,15 @@ use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
 use crate::kernel::{FrontMatter, KernelFile, Resolution};
 use crate::op::{DrawPlan, Dtype, Operation, Shape, Stored};
+
+/// A kernel file and what it is to be compiled for.
+pub type Source<'a> = (&'a KernelFile, &'a [Resolution]);
+
+/// Images that follow each other, file by file.
+fn by_file<I>(files: &[Source<'_>], images: Vec<I>) -> Vec<Vec<I>> {
+    let mut images = images.into_iter();
+    files.iter().map(|(_, resolutions)| images.by_ref().take(resolutions.len()).collect()).collect()
+}
 
 /// A kind of device.
 pub trait Backend: Sized {
@@ -51,18 +62,17 @@ pub trait Backend: Sized {
     /// A sentence for the verdict.
     fn accepts(&self, front: &FrontMatter) -> Result<(), String>;
 
-    /// Compiles `kernel` at each of `resolutions`, in their order, as parallel as the machine allows. Ends with the first that
-    /// fails, or soon after `cancelled` is set.
+    /// Compiles kernel files of one operation, all at once as far as the machine allows; images are in the order of files and
+    /// resolutions. Ends with the first that fails, or soon after `cancelled` is set.
     ///
     /// # Errors
     /// [`BuildError`].
     fn compile(
         &self,
         op: &Operation,
-        kernel: &KernelFile,
-        resolutions: &[Resolution],
+        files: &[Source<'_>],
         cancelled: &AtomicBool,
-    ) -> Result<Vec<Self::Image>, BuildError>;
+    ) -> Result<Vec<Vec<Self::Image>>, BuildError>;
 
     /// A step of the forward pass that is no operation, compiled.
     ///
@@ -153,17 +163,68 @@ pub trait Image: Clone + std::fmt::Debug {
 /// A step of the forward pass that is no operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// `y[r] = table[tokens[r]]`: pointers tokens, table, y; ints rows, width.
+    /// `y[r] = table[ids[r]]`: pointers ids, table, y; ints rows, width.
     Embedding,
+    /// `y[r] = x[r] + table[ids[r]]`: pointers x, ids, table, y; ints rows, width.
+    AddedEmbedding,
     /// `y = a + b`: pointers a, b, y; ints elements.
     Add,
+    /// `y = x Φ(x)`: pointers x, y; ints elements.
+    Gelu,
+    /// `y = x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`: pointers x, y; ints elements.
+    GeluTanh,
+    /// `y = tanh(x)`: pointers x, y; ints elements.
+    Tanh,
+    /// `q[r], k[r], v[r] = x[r]` in thirds: pointers x, q, k, v; ints rows, width of a third.
+    Split,
+    /// `y[offset + r * to ..] = x[r * from ..]`, `width` elements of each row: pointers x, y; ints rows, width, from, to, offset.
+    CopyRows,
     /// Nothing at all: measures what starting a call costs.
     Nothing,
 }
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Embedding, Self::Add, Self::Nothing];
+    pub const ALL: [Self; 9] = [
+        Self::Embedding,
+        Self::AddedEmbedding,
+        Self::Add,
+        Self::Gelu,
+        Self::GeluTanh,
+        Self::Tanh,
+        Self::Split,
+        Self::CopyRows,
+        Self::Nothing,
+    ];
+
+    /// The name of its function in every backend's code.
+    #[must_use]
+    pub const fn function(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::AddedEmbedding => "added_embedding",
+            Self::Add => "add",
+            Self::Gelu => "gelu",
+            Self::GeluTanh => "gelu_tanh",
+            Self::Tanh => "hyperbolic_tangent",
+            Self::Split => "split",
+            Self::CopyRows => "copy_rows",
+            Self::Nothing => "nothing",
+        }
+    }
+
+    /// How many pointers its function takes, and how many integers after them.
+    #[must_use]
+    pub const fn arguments(self) -> (usize, usize) {
+        match self {
+            Self::Embedding => (3, 2),
+            Self::AddedEmbedding | Self::Split => (4, 2),
+            Self::Add => (3, 1),
+            Self::Gelu | Self::GeluTanh | Self::Tanh => (2, 1),
+            Self::CopyRows => (2, 5),
+            Self::Nothing => (0, 0),
+        }
+    }
 }
 
 /// A stretch of memory that holds poison: random bits of which no element is a plausible result.

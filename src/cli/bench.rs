@@ -126,6 +126,8 @@ impl Wanted {
             baseline: None,
             seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
             precision: None,
+            // A self-test decides by what the start shows, and --speed measures what a run does.
+            look: args.self_test.is_none() && args.speed.is_none(),
             branch_over_best: None,
         })
     }

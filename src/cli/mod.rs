@@ -1,15 +1,20 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
+mod apply;
 mod bench;
+mod completions;
 mod device;
 mod doctor;
 mod error;
+mod init;
 mod lines;
 mod log;
+mod notify;
 mod ops;
 mod options;
 mod profile;
 mod progress;
+mod prune;
 mod report;
 mod run;
 mod session;
@@ -48,9 +53,13 @@ enum Command {
     Status(status::Args),
     Log(log::Args),
     Show(show::Args),
+    Apply(apply::Args),
+    Prune(prune::Args),
     Report(report::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
+    Init(init::Args),
+    Completions(completions::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -68,9 +77,13 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Log(args) => log::main(args),
         Command::Show(args) => show::main(args),
+        Command::Apply(args) => apply::main(&args),
+        Command::Prune(args) => prune::main(&args),
         Command::Report(args) => report::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),
+        Command::Init(args) => init::main(&args),
+        Command::Completions(args) => completions::main(&args),
         Command::Worker(args) => worker::main(args),
     };
     result.unwrap_or_else(|error| error::report(&error))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::device::Device;
-use crate::model::Pass;
+use crate::model::{Pass, Phase};
 use crate::op::Dtype;
 use crate::workspace::BackendName;
 
@@ -33,7 +33,7 @@ impl DeviceArgs {
 /// A model directory and the pass through it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ModelArgs {
-    /// Directory with a Hugging Face `config.json` (Llama, Mistral and Qwen2 kinds)
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any
     #[arg(value_name = "MODEL_DIR")]
     pub(super) model: PathBuf,
     #[command(flatten)]
@@ -46,9 +46,12 @@ pub(super) struct PassArgs {
     /// Sequences in a batch [default: 1, or `batch` in warpsmith.toml]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch: Option<u64>,
-    /// Tokens in a sequence [default: 128, or `seq` in warpsmith.toml]
+    /// Tokens in a sequence, earlier ones included where it decodes [default: 128, or `seq` in warpsmith.toml]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seq: Option<u64>,
+    /// What is run of each sequence [default: prefill; for verify, the run's]
+    #[arg(long, value_enum)]
+    phase: Option<Phase>,
     /// Type of weights and activations [default: f32 on a CPU, the model's own on a GPU, or `dtype` in warpsmith.toml]
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
@@ -60,7 +63,16 @@ pub(super) struct PassArgs {
 impl PassArgs {
     /// Whether anything of the pass was given.
     pub(super) const fn is_given(&self) -> bool {
-        self.batch.is_some() || self.seq.is_some() || self.dtype.is_some() || self.layers.is_some()
+        self.phase.is_some()
+            || self.batch.is_some()
+            || self.seq.is_some()
+            || self.dtype.is_some()
+            || self.layers.is_some()
+    }
+
+    /// The same, in the phase `usual` where the command line leaves it open.
+    pub(super) fn in_phase(&self, usual: Phase) -> Self {
+        Self { phase: self.phase.or(Some(usual)), ..self.clone() }
     }
 
     /// The pass: the command line first, then the settings, then what suits the device; `own` is the model's dtype.
@@ -70,6 +82,7 @@ impl PassArgs {
             Device::Cuda(_) => own.unwrap_or(Dtype::F16),
         };
         Pass {
+            phase: self.phase.unwrap_or_default(),
             batch: self.batch.or(settings.batch).unwrap_or(1),
             seq: self.seq.or(settings.seq).unwrap_or(128),
             dtype: self.dtype.or(settings.dtype).unwrap_or(usual),

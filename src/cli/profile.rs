@@ -10,7 +10,7 @@ use crate::workspace::{Settings, Workspace};
 /// Show where a model spends its time, and what improving each kernel could do for the whole.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith profile models/tiny-llama\n  warpsmith profile models/llama-160m --batch 2 --seq 512 --dtype bf16\n  warpsmith profile models/llama-7b --layers 2 --json\n\nReading the table: `share` is of one pass; the last three columns say how much faster the whole pass gets when\nthat row alone becomes 1.5 times as fast, twice as fast, or as fast as its roofline allows."
+    after_help = "Examples:\n  warpsmith profile models/tiny-llama\n  warpsmith profile models/llama-160m --batch 2 --seq 512 --dtype bf16\n  warpsmith profile models/llama-7b --layers 2 --json\n  warpsmith profile models/gpt2 --phase decode --batch 8 --seq 512\n\nReading the table: `share` is of one pass; the last three columns say how much faster the whole pass gets when\nthat row alone becomes 1.5 times as fast, twice as fast, or as fast as its roofline allows."
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// Print the profile as JSON
     #[arg(long)]
     json: bool,
-    /// Seed of the weights and tokens
+    /// Seed of what is drawn
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -38,7 +38,7 @@ async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     let read = session::reader(workspace.as_ref());
     let cancel = session::interruptible();
     let mut worker = session::worker(choice.device, false).await?;
-    let kernels = session::kernels(workspace.as_ref(), &worker.device().backend)?;
+    let kernels = session::kernels(workspace.as_ref(), worker.device())?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
     choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });

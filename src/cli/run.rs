@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
 use super::device::{self, Device};
+use super::notify::{self, Ending, Notify};
 use super::options::{DeviceArgs, PassArgs};
 use super::progress::{Progress, Voice};
 use super::session;
@@ -30,7 +31,7 @@ use crate::workspace::{RunSettings, Workspace, duration};
     after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
 )]
 pub(super) struct Args {
-    /// Directory with a Hugging Face `config.json` (Llama, Mistral and Qwen2 kinds)
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any
     #[arg(value_name = "MODEL_DIR")]
     model: PathBuf,
     #[command(flatten)]
@@ -58,7 +59,7 @@ pub(super) struct Args {
     /// End the run at this time of day, such as 07:00
     #[arg(long, value_name = "HH:MM")]
     until: Option<String>,
-    /// Work on these operations only (may be repeated, or separated by commas)
+    /// Work on these operations only, however little the model can gain (may be repeated, or separated by commas)
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     only: Vec<String>,
     /// Leave these operations alone
@@ -67,6 +68,10 @@ pub(super) struct Args {
     /// Seed of everything that is drawn (secret where not given)
     #[arg(long)]
     seed: Option<u64>,
+    /// Run a command (by `sh -c`) when the run ends or is interrupted; the summary is on its standard input and in
+    /// WARPSMITH_SUMMARY, WARPSMITH_SPEEDUP, WARPSMITH_REASON, WARPSMITH_STATUS, WARPSMITH_RUN, ...
+    #[arg(long, value_name = "CMD")]
+    notify: Option<String>,
     /// Say only what was kept, and the summary
     #[arg(long, short)]
     quiet: bool,
@@ -91,16 +96,46 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => session::worker(device_of(&args, &workspace, &state)?, false).await?,
     };
     check_same_judge(&state, &worker)?;
+    let notify = Notify::choose(args.notify.as_deref(), &workspace);
     if !args.quiet {
-        super::say(&opening(&workspace, &state));
+        super::say(&opening(&workspace, &state, notify.as_ref()));
     }
     let model_dir = workspace.root().join(&state.model);
     let make_agent: MakeAgent = Box::new(|| Box::new(Tuner::default()));
     let watcher = Box::new(Progress::new(voice));
     let ratchet = Ratchet::new(worker, history, pending);
-    let ended = Run::new(&workspace, model_dir, ratchet, state, make_agent, watcher, cancel).go().await?;
-    super::say(&closing(&ended));
+    let begun = state.clone();
+    let result = Run::new(&workspace, model_dir, ratchet, state, make_agent, watcher, cancel).go().await;
+    if let Ok(ended) = &result {
+        super::say(&closing(ended));
+    }
+    if let Some(notify) = &notify {
+        tell(notify, &workspace, begun, &result).await;
+    }
+    let ended = result?;
     Ok(if ended.ended.is_some() { ExitCode::SUCCESS } else { ExitCode::from(130) })
+}
+
+/// Tells the user's command how the run ended. That this fails is said, and changes nothing.
+async fn tell(notify: &Notify, workspace: &Workspace, begun: RunState, result: &Result<RunState, RunError>) {
+    let words = result.as_ref().err().map(ToString::to_string);
+    let ending = match (&words, result) {
+        (Some(_), _) if session::interrupted() => Ending::Interrupted,
+        (Some(why), _) => Ending::Failed(why),
+        (None, Ok(state)) if state.ended.is_none() => Ending::Interrupted,
+        (None, _) => Ending::Ended,
+    };
+    // A run that failed has its last state in the journal.
+    let recorded = || Archive::open(workspace).and_then(|archive| archive.state(&begun.run)).ok();
+    let state = match result {
+        Ok(state) => state.clone(),
+        Err(_) => recorded().and_then(|state| serde_json::from_value(state).ok()).unwrap_or(begun),
+    };
+    let news = notify::news(&state, workspace, ending);
+    let text = format!("{}\n", state.summary());
+    if let Err(why) = notify.send(&news, &text, notify::LIMIT).await {
+        super::warn(&format!("note: {why}"));
+    }
 }
 
 /// A run that can start.
@@ -168,7 +203,7 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
     };
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = session::kernels(Some(workspace), &worker.device().backend)?;
+    let kernels = session::kernels(Some(workspace), worker.device())?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;
     tell(&profile.table());
     let options = Options {
@@ -181,7 +216,8 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
         skip: args.skip.clone(),
         seed,
     };
-    let state = plan(options, profile, worker.device(), worker.judge(), &read)?;
+    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op);
+    let state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
     let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
     for file in history.left_out() {
         super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));
@@ -257,7 +293,7 @@ fn model_path(workspace: &Workspace, model: &Path) -> anyhow::Result<String> {
 }
 
 /// The first lines of a run.
-fn opening(workspace: &Workspace, state: &RunState) -> String {
+fn opening(workspace: &Workspace, state: &RunState, notify: Option<&Notify>) -> String {
     let mut lines = vec![
         format!("workspace   {}", workspace.root().display()),
         format!("branch      warpsmith/{}{}", state.run, if state.resumed > 0 { " (resumed)" } else { "" }),
@@ -271,6 +307,7 @@ fn opening(workspace: &Workspace, state: &RunState) -> String {
         true => "protection  complete".to_owned(),
         false => format!("protection  MISSING: {}", missing.join("; ")),
     });
+    lines.extend(notify.map(|notify| format!("notify      {}", notify.command)));
     lines.push(format!("follow      tail -f {}", workspace.root().join("results.tsv").display()));
     lines.join("\n")
 }
@@ -292,7 +329,7 @@ fn closing(state: &RunState) -> String {
     }
     if state.targets.iter().any(|target| target.kept > 0) {
         text.push_str(&format!(
-            "history      git log --stat warpsmith/{0}\ntake it      git merge warpsmith/{0}\n",
+            "history      git log --stat warpsmith/{0}\ntake it      warpsmith apply {0}    (or every step: git merge warpsmith/{0})\n",
             state.run
         ));
     }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::device::Device;
 use crate::backend::CaseLimits;
+use crate::device::DeviceCard;
+use crate::kernel::{kernel_file, kernel_file_of_device};
 use crate::op::{Dtype, OpError, OpSource, Operation, TargetShape};
 use crate::worker::Client;
 use crate::workspace::{Workspace, embedded};
@@ -98,12 +100,20 @@ pub(super) fn primary_target(
     Ok(vec![TargetShape { shape, dtype, calls: 1 }])
 }
 
-/// The kernel files of every operation on a backend, as far as there are any.
+/// Finds an operation's kernel for a device, as a file's name and its text: the device's own, else the one for all.
+pub(super) fn kernel(workspace: Option<&Workspace>, card: &DeviceCard, op: &str) -> Option<(String, String)> {
+    let names = [kernel_file_of_device(op, &card.backend, &card.name), kernel_file(op, &card.backend)];
+    match workspace {
+        Some(workspace) => workspace.first_file(&names).ok().flatten().map(|(name, file)| (name, file.text)),
+        None => names.iter().find_map(|name| embedded(name).map(|text| (name.clone(), text.to_owned()))),
+    }
+}
+
+/// The kernel files of every operation for a device, as far as there are any.
 pub(super) fn kernels(
     workspace: Option<&Workspace>,
-    backend: &str,
+    card: &DeviceCard,
 ) -> anyhow::Result<std::collections::BTreeMap<String, String>> {
-    let read = reader(workspace);
-    let kernel = |op: String| read(&crate::kernel::kernel_file(&op, backend)).map(|text| (op, text));
-    Ok(operation_names(workspace)?.into_iter().filter_map(kernel).collect())
+    let of = |op: String| kernel(workspace, card, &op).map(|(_, text)| (op, text));
+    Ok(operation_names(workspace)?.into_iter().filter_map(of).collect())
 }

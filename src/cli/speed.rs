@@ -22,7 +22,7 @@ use crate::worker::{Client, WorkerError};
 struct Row {
     op: String,
     backend: String,
-    /// From starting the worker to the kernel's own verdict, in seconds: what `bench` takes on a text never seen.
+    /// From starting the worker to the kernel's own verdict, in seconds: what a plain `bench` takes on a text never seen.
     cold_s: f64,
     /// From text to verdict in the warm worker: candidates that are right and no gain.
     not_kept_s: Vec<f64>,
@@ -78,8 +78,8 @@ async fn measure(
     let seed = start.seed;
     let mut show = |progress: Progress| watch.show(&progress);
     let start = EvaluationTask { candidate: unseen(&start.candidate, seed, 0), ..start };
-    let ask = Ask::Evaluate(Box::new(start.clone()));
-    let base: Evaluation = worker.ask(ask, &mut show, cancel).await?;
+    let look = EvaluationTask { look: true, ..start.clone() };
+    let base: Evaluation = worker.ask(Ask::Evaluate(Box::new(look)), &mut show, cancel).await?;
     let mut row = Row {
         op: base.op,
         backend: base.backend,

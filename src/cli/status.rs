@@ -44,8 +44,8 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A run of the workspace around `dir`, for reading.
-pub(super) fn open(dir: &std::path::Path, run: Option<String>) -> anyhow::Result<(Archive, String)> {
+/// The workspace around `dir`, and its runs.
+pub(super) fn workspace(dir: &std::path::Path) -> anyhow::Result<(Workspace, Archive)> {
     let workspace = Workspace::find(dir)?.with_context(|| {
         format!(
             "{} belongs to no workspace (no warpsmith.toml here or above); `warpsmith run MODEL_DIR` makes one",
@@ -53,6 +53,12 @@ pub(super) fn open(dir: &std::path::Path, run: Option<String>) -> anyhow::Result
         )
     })?;
     let archive = Archive::open(&workspace)?;
+    Ok((workspace, archive))
+}
+
+/// A run of the workspace around `dir`, for reading.
+pub(super) fn open(dir: &std::path::Path, run: Option<String>) -> anyhow::Result<(Archive, String)> {
+    let (_, archive) = workspace(dir)?;
     let run = match run {
         Some(run) => run,
         None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,

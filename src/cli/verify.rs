@@ -3,20 +3,24 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
+use tokio_util::sync::CancellationToken;
 
 use super::options::{DeviceArgs, ModelArgs};
 use super::{device, session};
 use crate::history::Archive;
 use crate::model::ModelConfig;
 use crate::run::RunState;
+use crate::verify::{Question, Shares};
+use crate::worker::Client;
 use crate::workspace::Workspace;
 
 /// Run the whole model with the kernels from before a run and with those it kept: same outputs? how much faster?
 ///
-/// The exit code is 1 where the outputs differ by more than the model's arithmetic explains.
+/// What someone has committed to the run's branch since is looked at too. The exit code is 1 where the outputs differ by
+/// more than the model's arithmetic explains.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json"
+    after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json\n  warpsmith verify models/tiny-llama --diagnose      which kernel is to blame, where it differs or falls short"
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -26,6 +30,9 @@ pub(super) struct Args {
     /// Which run's kernels (the latest where not given)
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
+    /// Swap one kernel at a time, and all but one, to find the one that is wrong or slow
+    #[arg(long)]
+    diagnose: bool,
     /// Print the comparison as JSON
     #[arg(long)]
     json: bool,
@@ -50,30 +57,84 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
     let mut before = std::collections::BTreeMap::new();
     let mut after = std::collections::BTreeMap::new();
+    let mut unjudged = Vec::new();
     for target in state.targets.iter().filter(|target| !target.start_text.is_empty()) {
         before.insert(target.op.clone(), target.start_text.clone());
         let kept = if target.vs_user() > 1.0 { archive.tip_text(&run, &target.file)? } else { None };
-        after.insert(target.op.clone(), kept.unwrap_or_else(|| target.start_text.clone()));
+        let kept = kept.unwrap_or_else(|| target.start_text.clone());
+        match edited(&archive, &run, &target.file)? {
+            Some(text) => {
+                unjudged.push(target.op.clone());
+                after.insert(target.op.clone(), text);
+            }
+            None => {
+                after.insert(target.op.clone(), kept);
+            }
+        }
     }
     // The run's kernels are written for its backend.
     let wanted = args.device.or(device::backend_of(&state.backend)?);
     let device = device::choose(wanted, workspace.settings().device)?.device;
-    let pass = args.model.pass.resolve(&workspace.settings().run, device, config.dtype);
+    let pass = args.model.pass.in_phase(state.pass.phase).resolve(&workspace.settings().run, device, config.dtype);
     let read = session::reader(Some(&workspace));
     let cancel = session::interruptible();
     let mut worker = session::worker(device, false).await?;
     let speedups = state.speedups();
-    let question = crate::verify::Question {
+    let question = Question {
         config: &config,
         pass,
         before: &before,
         after: &after,
         speedups: &speedups,
-        // Another pass has other shares, and was never predicted.
-        predicted: state.predicted().filter(|_| state.pass == pass).map(|(_, ratio)| ratio),
+        unjudged: &unjudged,
+        // Another pass has other shares, and was never predicted; nor was what the run did not make.
+        predicted: state.predicted().filter(|_| state.pass == pass && unjudged.is_empty()).map(|(_, ratio)| ratio),
         seed: crate::rng::secret_seed(),
     };
-    let report = crate::verify::verify(&mut worker, &question, &read, &cancel).await?;
+    if args.diagnose {
+        return diagnose(&mut worker, &question, &read, &cancel, args.json).await;
+    }
+    let mut report = crate::verify::verify(&mut worker, &question, &read, &cancel).await?;
+    let note = |op: &String| format!("{op} was changed on the run's branch after the run; no judge has seen it");
+    report.notes.extend(unjudged.iter().map(note));
     super::say(&if args.json { serde_json::to_string_pretty(&report)? } else { report.text() });
     Ok(ExitCode::from(u8::from(report.output.wrong.is_some())))
+}
+
+/// The text of a kernel file on the run's branch, where someone has changed it since the run.
+fn edited(archive: &Archive, run: &str, file: &str) -> anyhow::Result<Option<String>> {
+    if archive.branch_is_as_left(run)? {
+        return Ok(None);
+    }
+    let now = archive.branch_text(run, file)?;
+    Ok(if now == archive.tip_text(run, file)? { None } else { now })
+}
+
+/// Finds the kernel that is to blame.
+async fn diagnose(
+    worker: &mut Client,
+    question: &Question<'_>,
+    read: &dyn Fn(&str) -> Option<String>,
+    cancel: &CancellationToken,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let Question { config, pass, before, seed, .. } = *question;
+    let mut tell = |what: &str| {
+        if !json {
+            super::warn(what);
+        }
+    };
+    if !question.is_changed() {
+        super::say("nothing to diagnose: the run kept no kernel that is faster than what you have");
+        return Ok(ExitCode::SUCCESS);
+    }
+    tell("measuring the model as it was");
+    let profile = crate::profile::measure(worker, config, pass, before, read, seed, cancel).await?;
+    let mut shares = Shares { whole_us: profile.whole_us, ..Shares::default() };
+    for row in &profile.rows {
+        *shares.op_us.entry(row.name().to_owned()).or_default() += row.us;
+    }
+    let diagnosis = crate::verify::diagnose(worker, question, &shares, read, cancel, &mut tell).await?;
+    super::say(&if json { serde_json::to_string_pretty(&diagnosis)? } else { diagnosis.text() });
+    Ok(ExitCode::from(u8::from(!diagnosis.is_right())))
 }

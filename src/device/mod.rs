@@ -3,6 +3,7 @@
 mod cache;
 mod catalogue;
 mod detect;
+mod folder;
 mod roofline;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use crate::op::Dtype;
 pub use cache::{cached_card, store_card};
 pub use catalogue::{Nameplate, nameplate};
 pub use detect::{CpuFacts, detect_cpu};
+pub use folder::kernel_folder;
 pub use roofline::{Bound, Roofline, roofline};
 
 /// A device as kernels see it.

@@ -1,26 +1,29 @@
 //! The steps of a model between its operations, none of them a target.
 
 use crate::backend::{Backend, BuildError, Step};
-use crate::model::Glue;
-use crate::op::Dtype;
+use crate::model::{Glue, Graph, Work};
 
-/// The backend's name for it.
-pub(super) const fn step(glue: Glue) -> Step {
+/// The backend's name for it, and the sizes that its function takes after its pointers.
+pub(super) fn step(glue: Glue) -> (Step, Vec<u64>) {
     match glue {
-        Glue::Embedding { .. } => Step::Embedding,
-        Glue::Add { .. } => Step::Add,
+        Glue::Embedding { tokens, width } => (Step::Embedding, vec![tokens, width]),
+        Glue::AddedEmbedding { tokens, width } => (Step::AddedEmbedding, vec![tokens, width]),
+        Glue::Add { elements } => (Step::Add, vec![elements]),
+        Glue::Gelu { elements } => (Step::Gelu, vec![elements]),
+        Glue::GeluTanh { elements } => (Step::GeluTanh, vec![elements]),
+        Glue::Tanh { elements } => (Step::Tanh, vec![elements]),
+        Glue::Split { tokens, width } => (Step::Split, vec![tokens, width]),
+        Glue::Append { batch, seq, width } => {
+            (Step::CopyRows, vec![batch, width, width, seq * width, (seq - 1) * width])
+        }
+        Glue::FirstToken { batch, seq, width } => (Step::CopyRows, vec![batch, width, seq * width, width, 0]),
     }
 }
 
-/// The sizes that a step's function takes after its pointers.
-pub(super) fn sizes(glue: Glue) -> Vec<i64> {
-    match glue {
-        Glue::Embedding { tokens, width } => vec![tokens as i64, width as i64],
-        Glue::Add { elements } => vec![elements as i64],
-    }
-}
-
-/// One image for each step.
-pub(super) fn images<B: Backend>(backend: &B, dtype: Dtype) -> Result<Vec<(Step, B::Image)>, BuildError> {
-    Step::ALL.into_iter().map(|step| Ok((step, backend.glue(step, dtype)?))).collect()
+/// One image for each step of the graph, and one for nothing at all.
+pub(super) fn images<B: Backend>(backend: &B, graph: &Graph) -> Result<Vec<(Step, B::Image)>, BuildError> {
+    let has =
+        |step: Step| graph.nodes.iter().any(|node| matches!(node.work, Work::Glue(glue) if self::step(glue).0 == step));
+    let needed = Step::ALL.into_iter().filter(|&step| step == Step::Nothing || has(step));
+    needed.map(|step| Ok((step, backend.glue(step, graph.pass.dtype)?))).collect()
 }

@@ -52,6 +52,9 @@ pub struct Rounds {
     pub node_us: Vec<Vec<f64>>,
     /// The median cost of starting a call, subtracted from all of the above.
     pub launch_us: f64,
+    /// Where the weights come from, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// Calls of nothing before each round: enough for a median that follows the machine's mood.
@@ -87,6 +90,7 @@ pub fn rounds(model: &mut dyn Timed, effort: &Effort, cancelled: &AtomicBool) ->
         whole_us: whole.into_iter().map(without).collect(),
         node_us: parts.into_iter().map(|round| round.into_iter().map(|t| without(micros(t))).collect()).collect(),
         launch_us,
+        notes: Vec::new(),
     })
 }
 
@@ -218,7 +222,7 @@ mod tests {
     fn parts_add_up_however_disturbed_the_rounds_are() {
         let node_us: Vec<Vec<f64>> =
             (0..12).map(|r| (0..5).map(|n| f64::from((r * 7 + n * 5) % 11)).collect()).collect();
-        let rounds = Rounds { whole_us: vec![1.0], node_us, launch_us: 0.0 };
+        let rounds = Rounds { whole_us: vec![1.0], node_us, launch_us: 0.0, notes: vec![] };
         let each: f64 = (0..5).map(|node| rounds.sum(&[node])).sum();
         assert!((each - rounds.sum(&[0, 1, 2, 3, 4])).abs() < 1e-9);
         assert_eq!((rounds.sum(&[]), Rounds::default().whole(), Rounds::default().sum(&[0])), (0.0, 0.0, 0.0));
@@ -226,8 +230,8 @@ mod tests {
 
     #[test]
     fn later_rounds_are_added_with_their_weight() {
-        let mut rounds = Rounds { whole_us: vec![1.0; 3], node_us: vec![vec![1.0]; 3], launch_us: 4.0 };
-        rounds.extend(Rounds { whole_us: vec![2.0], node_us: vec![vec![2.0]], launch_us: 8.0 });
+        let mut rounds = Rounds { whole_us: vec![1.0; 3], node_us: vec![vec![1.0]; 3], launch_us: 4.0, notes: vec![] };
+        rounds.extend(Rounds { whole_us: vec![2.0], node_us: vec![vec![2.0]], launch_us: 8.0, notes: vec![] });
         assert_eq!((rounds.whole_us.len(), rounds.node_us.len(), rounds.launch_us), (4, 4, 5.0));
         let mut nothing = Rounds::default();
         nothing.extend(Rounds::default());

@@ -3,6 +3,7 @@
 //! [`Forward::prepare`] compiles, places and draws; a [`Forward`] then runs passes for as many sets of kernels as it
 //! was given. [`rounds`] and [`compare`] decide what to run, behind [`Timed`] and [`Contest`].
 
+mod checkpoint;
 mod contest;
 mod glue;
 mod measure;

@@ -1,10 +1,10 @@
-//! Where a model's tensors lie: weights where kernels cannot write, activations in shared slots.
+//! Where a model's tensors lie: weights where kernels cannot write, caches where they can, activations in shared slots.
 
 use super::ForwardError;
 use super::units::Unit;
 use crate::backend::{Arena, Backend, Region, Span};
 use crate::kernel::ScratchInit;
-use crate::model::Graph;
+use crate::model::{Graph, TensorKind};
 
 /// One arena with everything in it.
 pub(super) struct Memory<A> {
@@ -25,11 +25,12 @@ pub(super) fn place<B: Backend>(
 ) -> Result<Memory<B::Arena>, ForwardError> {
     let dtype = graph.pass.dtype;
     let slots = graph.slots();
-    let constants = || graph.tensors.iter().filter(|t| !t.kind.is_activation()).map(|t| t.bytes(dtype) as usize);
+    let constants = || graph.tensors.iter().filter(|t| !t.kind.is_written()).map(|t| t.bytes(dtype) as usize);
+    let caches = graph.tensors.iter().filter(|t| t.kind == TensorKind::Cache).map(|t| t.bytes(dtype) as usize);
     let scratch = || sets.iter().flat_map(|units| units.iter()).flat_map(|unit| unit.scratch()).map(|(_, bytes)| bytes);
     let inputs = constants().map(B::Arena::footprint).sum();
     let outputs: usize =
-        slots.bytes.iter().map(|bytes| *bytes as usize).chain(scratch()).map(B::Arena::footprint).sum();
+        slots.bytes.iter().map(|bytes| *bytes as usize).chain(caches).chain(scratch()).map(B::Arena::footprint).sum();
     let mut arena = backend.arena(inputs, outputs)?;
     let mut transient = Vec::new();
     for bytes in &slots.bytes {
@@ -39,7 +40,10 @@ pub(super) fn place<B: Backend>(
     for (tensor, slot) in graph.tensors.iter().zip(&slots.of) {
         tensors.push(match slot {
             Some(slot) => transient[*slot],
-            None => arena.place(Region::Inputs, tensor.bytes(dtype) as usize)?,
+            None => {
+                let region = if tensor.kind.is_written() { Region::Outputs } else { Region::Inputs };
+                arena.place(region, tensor.bytes(dtype) as usize)?
+            }
         });
     }
     let mut all = Vec::new();

@@ -1,16 +1,18 @@
 //! A model ready to run, with one or more sets of kernels on the same weights.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::checkpoint::Checkpoint;
 use super::glue;
 use super::place::{Memory, place};
 use super::units::{self, KernelSet, Resolved, Unit, UnitCall};
 use super::{Contest, ForwardError, Side, Timed, weights};
 use crate::backend::{Arena, Backend, Call, Fault, Host, Span, Step};
 use crate::kernel::ScratchInit;
-use crate::model::{Graph, Node, Tensor, TensorKind, Work};
+use crate::model::{Graph, Kind, Node, Work};
 use crate::op::{Dtype, Operation};
 
 /// The longest a pass may take: kernels that come here have passed the judge, but a hang must still end.
@@ -23,7 +25,9 @@ pub struct Recipe<'a> {
     pub graph: &'a Graph,
     /// The operations it calls, by name.
     pub ops: &'a BTreeMap<String, Operation>,
-    /// Seed of weights and tokens.
+    /// Where the weights are read from; drawn where it is none.
+    pub weights: Option<(&'a Path, &'a Kind)>,
+    /// Seed of what is drawn.
     pub seed: u64,
 }
 
@@ -35,9 +39,10 @@ pub struct Forward<'b, B: Backend> {
     nothing: Call,
     sites: Vec<String>,
     output: usize,
-    /// Tensors of token ids.
-    tokens: Vec<usize>,
+    /// Tensors of integers.
+    indices: Vec<usize>,
     dtype: Dtype,
+    notes: Vec<String>,
 }
 
 /// One set of kernels.
@@ -49,10 +54,10 @@ struct Set<B: Backend> {
 }
 
 impl<'b, B: Backend> Forward<'b, B> {
-    /// Compiles each set of kernels, lays the model out in memory once, draws its weights and starts a host for each set.
+    /// Compiles each set of kernels, lays the model out in memory once, reads or draws its weights and starts a host for each set.
     ///
     /// # Errors
-    /// A model too large for the machine, an operation or kernel that is missing or does not fit, and everything that
+    /// A model too large for the machine, files of weights that are not the model's, an operation or kernel that is missing or does not fit, and everything that
     /// compiling, allocating and starting can fail with; each names the site in the model.
     pub fn prepare(
         backend: &'b B,
@@ -60,7 +65,9 @@ impl<'b, B: Backend> Forward<'b, B> {
         kernels: &[KernelSet<'_>],
         cancelled: &AtomicBool,
     ) -> Result<Self, ForwardError> {
-        let &Recipe { graph, ops, seed } = recipe;
+        let &Recipe { graph, ops, weights: files, seed } = recipe;
+        let checkpoint = files.map(|(dir, kind)| Checkpoint::open(dir, kind)).transpose()?;
+        let notes = checkpoint.as_ref().map_or(Ok(Vec::new()), |checkpoint| checkpoint.check(graph))?;
         if let Some(available) = backend.free_memory() {
             graph.memory().check(graph, available)?;
         }
@@ -68,7 +75,7 @@ impl<'b, B: Backend> Forward<'b, B> {
         for set in kernels {
             resolved.push(units::resolve(backend, graph, ops, *set)?);
         }
-        let glue = glue::images(backend, graph.pass.dtype)
+        let glue = glue::images(backend, graph)
             .map_err(|source| ForwardError::build("the forward pass's own code", source))?;
         let mut images = Vec::new();
         for Resolved { units, .. } in &resolved {
@@ -77,7 +84,14 @@ impl<'b, B: Backend> Forward<'b, B> {
         let unit_sets: Vec<&[Unit<'_, B>]> = resolved.iter().map(|set| set.units.as_slice()).collect();
         let mut memory = place(backend, graph, &unit_sets)?;
         for (tensor, span) in graph.tensors.iter().zip(&memory.tensors) {
-            weights::draw(&mut memory.arena, span, tensor, graph.pass.dtype, seed);
+            let found = match &checkpoint {
+                Some(checkpoint) if tensor.kind.is_weight() => checkpoint.find(tensor)?,
+                _ => None,
+            };
+            match found {
+                Some(found) => memory.arena.fill(span, &mut |bytes| found.convert(graph.pass.dtype, bytes)),
+                None => weights::draw(&mut memory.arena, span, tensor, graph.pass.dtype, seed),
+            }
         }
         let mut sets = Vec::new();
         for (at, (own, Resolved { units, calls })) in images.into_iter().zip(&resolved).enumerate() {
@@ -97,9 +111,16 @@ impl<'b, B: Backend> Forward<'b, B> {
             nothing,
             sites: graph.nodes.iter().map(|node| node.site.clone()).collect(),
             output: graph.output,
-            tokens: graph.tensors.iter().enumerate().filter(|(_, t)| is_ids(t)).map(|(at, _)| at).collect(),
+            indices: (0..graph.tensors.len()).filter(|at| graph.tensors[*at].kind.is_index()).collect(),
             dtype: graph.pass.dtype,
+            notes,
         })
+    }
+
+    /// Where the weights come from, a sentence each; none where all are drawn.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// One pass with the set of kernels at `set`, all calls back to back; the time of it all.
@@ -137,7 +158,7 @@ impl<'b, B: Backend> Forward<'b, B> {
         host.launch(&self.nothing, PATIENCE).map_err(failed)
     }
 
-    /// The logits of the last pass, `[batch, seq, vocab]`.
+    /// What the model said in the last pass.
     pub fn output(&mut self) -> Vec<f64> {
         self.values(self.output)
     }
@@ -146,7 +167,7 @@ impl<'b, B: Backend> Forward<'b, B> {
     /// which others use as well.
     pub fn values(&mut self, tensor: usize) -> Vec<f64> {
         let bytes = self.memory.arena.read(&self.memory.tensors[tensor]);
-        if self.tokens.contains(&tensor) { weights::decode_ids(&bytes) } else { weights::decode(&bytes, self.dtype) }
+        if self.indices.contains(&tensor) { weights::decode_ids(&bytes) } else { weights::decode(&bytes, self.dtype) }
     }
 
     /// Fills activations and scratch with NaN, so that nothing of an earlier pass is left.
@@ -168,10 +189,6 @@ impl<'b, B: Backend> Forward<'b, B> {
     }
 }
 
-const fn is_ids(tensor: &Tensor) -> bool {
-    matches!(tensor.kind, TensorKind::Tokens { .. })
-}
-
 fn start<B: Backend>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
     let images: Vec<&B::Image> = images.iter().collect();
     Ok(backend.host(&images, arena, false)?)
@@ -179,7 +196,7 @@ fn start<B: Backend>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Resu
 
 /// Where a step's image stands: the glue's come first.
 fn index<I>(glue: &[(Step, I)], step: Step) -> usize {
-    glue.iter().position(|(known, _)| *known == step).expect("every step has an image")
+    glue.iter().position(|(known, _)| *known == step).expect("every step of the graph has an image")
 }
 
 /// Builds the calls of one set.
@@ -198,8 +215,10 @@ impl<B: Backend> Builder<'_, B> {
         let span = |tensor: Option<usize>| tensor.map(|tensor| self.memory.tensors[tensor]);
         match (&node.work, call) {
             (Work::Glue(glue), _) => {
-                let pointers = glue.arguments().map(|name| span(node.tensor(name))).to_vec();
-                Some(glue_call(index(self.glue, glue::step(*glue)), pointers, glue::sizes(*glue)))
+                let pointers = glue.arguments().iter().map(|name| span(node.tensor(name))).collect();
+                let (step, sizes) = glue::step(*glue);
+                let sizes = sizes.into_iter().map(|size| size as i64).collect();
+                Some(glue_call(index(self.glue, step), pointers, sizes))
             }
             (Work::Op { .. }, Some(call)) => {
                 let scratch = &self.memory.scratch[self.set][call.unit];

@@ -66,6 +66,11 @@ impl ModelTask {
         Ok(Graph::build(&self.config, self.pass)?)
     }
 
+    fn recipe<'a>(&'a self, graph: &'a Graph, ops: &'a BTreeMap<String, Operation>) -> Recipe<'a> {
+        let weights = self.config.weights.as_deref().map(|dir| (dir, &self.config.kind));
+        Recipe { graph, ops, weights, seed: self.seed }
+    }
+
     fn operations(&self) -> Result<BTreeMap<String, Operation>, ForwardError> {
         let read = |source: &OpSource| {
             let failed = |error| ForwardError::Operation { site: source.name.clone(), source: Box::new(error) };
@@ -90,9 +95,10 @@ fn parse(texts: &BTreeMap<String, String>) -> Result<BTreeMap<String, KernelFile
 pub fn measure<B: Backend>(backend: &B, task: &MeasureTask, cancelled: &AtomicBool) -> Result<Rounds, ForwardError> {
     let (graph, ops) = (task.model.graph()?, task.model.operations()?);
     let kernels = parse(&task.kernels)?;
-    let recipe = Recipe { graph: &graph, ops: &ops, seed: task.model.seed };
+    let recipe = task.model.recipe(&graph, &ops);
     let mut forward = Forward::prepare(backend, &recipe, &[KernelSet::today(&kernels)], cancelled)?;
-    rounds(&mut forward, &Effort::default(), cancelled)
+    let rounds = rounds(&mut forward, &Effort::default(), cancelled)?;
+    Ok(Rounds { notes: forward.notes().to_vec(), ..rounds })
 }
 
 /// Runs the model with both sets of kernels on the same weights and tokens.
@@ -106,7 +112,7 @@ pub fn contest<B: Backend>(
 ) -> Result<Comparison, ForwardError> {
     let (graph, ops) = (task.model.graph()?, task.model.operations()?);
     let (today, instead) = (parse(&task.before)?, parse(&task.after)?);
-    let recipe = Recipe { graph: &graph, ops: &ops, seed: task.model.seed };
+    let recipe = task.model.recipe(&graph, &ops);
     let sets = [KernelSet::today(&today), KernelSet { today: &today, instead: Some(&instead) }];
     let mut forward = Forward::prepare(backend, &recipe, &sets, cancelled)?;
     let (sessions, effort) = match task.depth {
@@ -116,5 +122,7 @@ pub fn contest<B: Backend>(
             Effort { budget: Duration::ZERO, least: 1, most: 1 },
         ),
     };
-    compare(&mut forward, &graph, &sessions, &effort, task.model.seed, cancelled)
+    let mut comparison = compare(&mut forward, &graph, &sessions, &effort, task.model.seed, cancelled)?;
+    comparison.before.notes = forward.notes().to_vec();
+    Ok(comparison)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Graph, ModelConfig, Pass};
+use crate::model::{Graph, ModelConfig, Pass, Phase};
 use crate::op::Dtype;
 
 const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
@@ -14,7 +14,7 @@ static GO: AtomicBool = AtomicBool::new(false);
 
 fn graph() -> Graph {
     let config = ModelConfig::parse("tiny", CONFIG).unwrap();
-    Graph::build(&config, Pass { batch: 1, seq: 3, dtype: Dtype::F32, layers: None }).unwrap()
+    Graph::build(&config, Pass { phase: Phase::Prefill, batch: 1, seq: 3, dtype: Dtype::F32, layers: None }).unwrap()
 }
 
 /// Two models whose passes take a fixed time; the machine slows down a little with every pass.

@@ -185,9 +185,9 @@ pub(super) fn compile<B: Backend>(
         });
         let (places, resolutions): (Vec<usize>, Vec<Resolution>) = of_op.unzip();
         let made = backend
-            .compile(unit.op, kernel, &resolutions, cancelled)
+            .compile(unit.op, &[(kernel, &resolutions)], cancelled)
             .map_err(|source| ForwardError::build(unit.site, source))?;
-        for (at, image) in places.into_iter().zip(made) {
+        for (at, image) in places.into_iter().zip(made.into_iter().flatten()) {
             images[at] = Some(image);
         }
     }

@@ -10,8 +10,8 @@ use crate::rng::Stream;
 /// How far the weights of a norm lie from 1.
 const NORM_SPREAD: f64 = 0.1;
 
-/// Fills a tensor's span with its values, element `i` from the seed, the tensor's name and `i` alone. What a node writes is
-/// left as it is.
+/// Fills a tensor's span with its values, element `i` from the seed, the tensor's name and `i` alone. What holds
+/// nothing before a node writes it is left as it is.
 pub(super) fn draw<A: Arena>(arena: &mut A, span: &Span, tensor: &Tensor, dtype: Dtype, seed: u64) {
     match tensor.kind {
         TensorKind::Weight { sigma } => {
@@ -24,8 +24,14 @@ pub(super) fn draw<A: Arena>(arena: &mut A, span: &Span, tensor: &Tensor, dtype:
             let ids = plan(tensor, dtype, seed, (Distribution::Index, vocab as f64, 0.0));
             arena.draw(span, &DrawPlan { stored: Stored::I64, ..ids });
         }
-        TensorKind::RotaryCos { theta } => rotary(arena, span, tensor, dtype, &|j| angle(tensor, theta, j).cos()),
-        TensorKind::RotarySin { theta } => rotary(arena, span, tensor, dtype, &|j| angle(tensor, theta, j).sin()),
+        TensorKind::Positions { first } => positions(arena, span, tensor, first),
+        TensorKind::RotaryCos { theta, first } => {
+            rotary(arena, span, tensor, dtype, &|i| angle(tensor, theta, first, i).cos());
+        }
+        TensorKind::RotarySin { theta, first } => {
+            rotary(arena, span, tensor, dtype, &|i| angle(tensor, theta, first, i).sin());
+        }
+        TensorKind::Cache => arena.draw(span, &plan(tensor, dtype, seed, (Distribution::Normal, 1.0, 0.0))),
         TensorKind::Activation => {}
     }
 }
@@ -54,9 +60,19 @@ fn columns(tensor: &Tensor) -> usize {
 
 /// Element `i` of a rotary table before its cosine or sine: position × theta^(-2j / dim), where dim is twice a row
 /// (Su et al. 2021).
-fn angle(tensor: &Tensor, theta: f64, i: usize) -> f64 {
+fn angle(tensor: &Tensor, theta: f64, first: u64, i: usize) -> f64 {
     let half = columns(tensor);
-    (i / half) as f64 * theta.powf(-((i % half) as f64) / half as f64)
+    (first + (i / half) as u64) as f64 * theta.powf(-((i % half) as f64) / half as f64)
+}
+
+/// `first`, `first + 1`, … in each row.
+fn positions<A: Arena>(arena: &mut A, span: &Span, tensor: &Tensor, first: u64) {
+    let columns = columns(tensor);
+    arena.fill(span, &mut |bytes| {
+        for (i, slot) in bytes.chunks_exact_mut(8).enumerate() {
+            slot.copy_from_slice(&(first + (i % columns) as u64).to_ne_bytes());
+        }
+    });
 }
 
 /// Tables are small, and their powers and angles are not the same to the last bit everywhere.
@@ -136,17 +152,25 @@ mod tests {
     }
 
     #[test]
-    fn rotary_tables_are_those_of_the_paper() {
-        let (dims, theta) = (vec![5, 4], 10_000.0);
-        let cos = values(TensorKind::RotaryCos { theta }, dims.clone(), Dtype::F32, 1);
-        let sin = values(TensorKind::RotarySin { theta }, dims, Dtype::F32, 1);
-        for position in 0..5 {
-            for j in 0..4 {
-                let angle = f64::from(position) * 10_000f64.powf(-2.0 * f64::from(j) / 8.0);
-                let at = (position * 4 + j) as usize;
-                assert!((cos[at] - angle.cos()).abs() < 1e-6 && (sin[at] - angle.sin()).abs() < 1e-6);
+    fn rotary_tables_are_those_of_the_paper_from_any_position_on() {
+        for first in [0, 7] {
+            let (dims, theta) = (vec![5, 4], 10_000.0);
+            let cos = values(TensorKind::RotaryCos { theta, first }, dims.clone(), Dtype::F32, 1);
+            let sin = values(TensorKind::RotarySin { theta, first }, dims, Dtype::F32, 1);
+            for row in 0..5u32 {
+                for j in 0..4u32 {
+                    let angle = (f64::from(row) + first as f64) * 10_000f64.powf(-2.0 * f64::from(j) / 8.0);
+                    let at = (row * 4 + j) as usize;
+                    assert!((cos[at] - angle.cos()).abs() < 1e-6 && (sin[at] - angle.sin()).abs() < 1e-6);
+                }
             }
         }
+    }
+
+    #[test]
+    fn positions_count_on_in_each_row() {
+        let tensor = Tensor { name: "ids".into(), dims: vec![2, 3], kind: TensorKind::Positions { first: 5 } };
+        assert_eq!(decode_ids(&drawn(&tensor, Dtype::F16, 3)), [5.0, 6.0, 7.0, 5.0, 6.0, 7.0]);
     }
 
     #[test]

@@ -172,7 +172,16 @@ impl<B: Backend> Bench<'_, B> {
 
     /// Compiles a kernel file for `shapes`.
     pub(super) fn build(&self, kernel: KernelFile, shapes: &BTreeSet<(Shape, Dtype)>) -> Result<Build<B>, Failure> {
-        Build::new(self.backend, self.op(), kernel, shapes, self.watch.cancelled)
+        let mut builds = self.build_all(vec![(kernel, shapes)])?;
+        builds.pop().ok_or_else(|| JudgeError::machine("build", "nothing was compiled").into())
+    }
+
+    /// Compiles several kernel files at once, each for its shapes.
+    pub(super) fn build_all(
+        &self,
+        wanted: Vec<(KernelFile, &BTreeSet<(Shape, Dtype)>)>,
+    ) -> Result<Vec<Build<B>>, Failure> {
+        Build::all(self.backend, self.op(), wanted, self.watch.cancelled)
     }
 
     /// Compiles the kernel file of a text for a target.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 
-use crate::backend::{Backend, BuildError, Image, ScratchBuffer};
+use crate::backend::{Backend, BuildError, Image, ScratchBuffer, Source};
 use crate::evaluation::{Stage, Verdict};
 use crate::kernel::{KernelError, KernelFile, Resolution};
 use crate::op::{Dtype, Operation, Shape};
@@ -26,19 +26,16 @@ pub struct Build<B: Backend> {
     by_shape: BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>,
 }
 
-impl<B: Backend> Build<B> {
-    /// Compiles `kernel` for every shape and dtype in `wanted`, each distinct set of constants once. It ends with the first
-    /// that fails, or when `cancelled` is set.
-    ///
-    /// # Errors
-    /// A verdict where the kernel is at fault, else the machine's failure.
-    pub fn new(
-        backend: &B,
-        op: &Operation,
-        kernel: KernelFile,
-        wanted: &BTreeSet<(Shape, Dtype)>,
-        cancelled: &AtomicBool,
-    ) -> Result<Self, Failure> {
+/// A kernel file before it is compiled.
+struct Plan {
+    kernel: KernelFile,
+    distinct: Vec<Resolution>,
+    by_shape: BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>,
+}
+
+impl Plan {
+    /// The sets of constants that `kernel` needs for `wanted`.
+    fn new<B: Backend>(backend: &B, kernel: KernelFile, wanted: &BTreeSet<(Shape, Dtype)>) -> Result<Self, Failure> {
         let mut distinct: Vec<Resolution> = Vec::new();
         let mut by_shape = BTreeMap::new();
         for (shape, dtype) in wanted {
@@ -63,8 +60,30 @@ impl<B: Backend> Build<B> {
             );
             return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
         }
-        let images = backend.compile(op, &kernel, &distinct, cancelled)?;
-        Ok(Self { kernel: Some(kernel), images, by_shape })
+        Ok(Self { kernel, distinct, by_shape })
+    }
+}
+
+impl<B: Backend> Build<B> {
+    /// Compiles each kernel for every shape and dtype that it is wanted for, each distinct set of constants once, all at the
+    /// same time. It ends with the first that fails, or when `cancelled` is set.
+    ///
+    /// # Errors
+    /// A verdict where a kernel is at fault, else the machine's failure.
+    pub fn all(
+        backend: &B,
+        op: &Operation,
+        wanted: Vec<(KernelFile, &BTreeSet<(Shape, Dtype)>)>,
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<Self>, Failure> {
+        let planned = wanted
+            .into_iter()
+            .map(|(kernel, shapes)| Plan::new(backend, kernel, shapes))
+            .collect::<Result<Vec<_>, _>>()?;
+        let files: Vec<Source<'_>> = planned.iter().map(|plan| (&plan.kernel, plan.distinct.as_slice())).collect();
+        let images = backend.compile(op, &files, cancelled)?;
+        let build = |(Plan { kernel, by_shape, .. }, images)| Self { kernel: Some(kernel), images, by_shape };
+        Ok(planned.into_iter().zip(images).map(build).collect())
     }
 
     /// What the user has today for these shapes where that is a library, with its name.

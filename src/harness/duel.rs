@@ -7,13 +7,13 @@ use crate::op::TargetShape;
 use crate::stats::median;
 
 use super::Failure;
-use super::bench::Bench;
+use super::bench::{Bench, timed_shapes};
 use super::build::Build;
 use super::decision::{Decision, First, Margin, Outcome, Simplification};
 use super::fresh::{blocks_of, sessions};
 use super::session::{Block, CONFIRM_SESSIONS};
 use super::simplicity::is_simpler;
-use super::spread::spread;
+use super::spread::{copies, spread};
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::{MatchUp, Rig, rooflines};
 
@@ -37,17 +37,20 @@ pub(super) struct Timed {
     pub(super) first_block: f64,
 }
 
-/// Times `candidate` as the task asks: alone where there is no incumbent, else until the keep rule has decided.
+/// Times `candidate` as the task asks: alone where there is no incumbent (`twins` are its copies then), else until the keep
+/// rule has decided.
 pub(super) fn time<B: Backend>(
     bench: &Bench<'_, B>,
     task: &EvaluationTask,
     target: &[TargetShape],
     candidate: &Build<B>,
+    twins: &[Build<B>],
 ) -> Result<Timed, Failure> {
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
     let rooflines = rooflines(bench, target)?;
     let Some(incumbent_text) = &task.incumbent else {
-        let spread = spread(bench, target, candidate, &calls, task.seed)?;
+        let (here, look) = (bench.here(), task.look);
+        let spread = spread(if look { &here } else { bench }, target, candidate, twins, &calls, task.seed)?;
         let timing = summarise(bench, &spread.decision, target, &rooflines, &spread.sessions, spread.rounds)?;
         // It only says where the run begins; what a keep gains is measured in fresh processes.
         let library = against_library(&bench.here(), target, candidate, spread.rounds, task.seed)?;
@@ -58,7 +61,10 @@ pub(super) fn time<B: Backend>(
     let (margin, rounds) = match task.precision {
         Some(known) => (Margin::from_spread(known.spread), known.rounds as usize),
         None => {
-            let spread = spread(bench, target, &incumbent, &calls, task.seed)?;
+            let timed = timed_shapes(target);
+            let copies = copies(incumbent_text, task.seed)?.into_iter().map(|copy| (copy, &timed)).collect();
+            let twins = bench.build_all(copies)?;
+            let spread = spread(bench, target, &incumbent, &twins, &calls, task.seed)?;
             (spread.decision.margin(), spread.rounds)
         }
     };

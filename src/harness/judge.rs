@@ -18,6 +18,7 @@ use super::check::check;
 use super::determinism::{PLACES, determinism};
 use super::duel::time;
 use super::elsewhere::Elsewhere;
+use super::spread::copies;
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::timed_case;
 
@@ -156,10 +157,16 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     let mut shapes: BTreeSet<(Shape, Dtype)> =
         planned.iter().map(|planned| (planned.case.shape.clone(), planned.case.dtype)).collect();
     shapes.extend(timed_shapes(&target));
-    let build = bench.build(kernel, &shapes)?;
+    let (timed, mut wanted) = (timed_shapes(&target), vec![(kernel, &shapes)]);
+    if task.incumbent.is_none() {
+        wanted.extend(copies(&task.candidate, task.seed)?.into_iter().map(|copy| (copy, &timed)));
+    }
+    let mut builds = bench.build_all(wanted)?;
+    let twins = builds.split_off(1);
+    let build = builds.pop().ok_or_else(|| JudgeError::machine("build", "nothing was compiled"))?;
     found.build_log = build.log();
     stages(bench, &build, &planned, &target, task.seed, found)?;
-    let timed = time(bench, task, &target, &build)?;
+    let timed = time(bench, task, &target, &build, &twins)?;
     found.timing = Some(timed.timing);
     found.vs_user = timed.vs_user;
     found.against = timed.against;

@@ -7,7 +7,7 @@ use crate::evaluation::Verdict;
 use crate::rng::Stream;
 
 use super::Failure;
-use super::bench::{StageClock, Watch};
+use super::bench::{StageClock, Watch, timed_shapes};
 use super::duel::{Timed, time};
 use super::judge::Judge;
 use super::spread::twin;
@@ -72,8 +72,8 @@ impl<B: Backend> Judge<B> {
         let bench = self.bench(&known, watch, task.seed, &clock);
         let run = || {
             let target = bench.complete(&task.target)?;
-            let build = twin(&bench, &bench.build_text(&task.candidate, &target)?, &target, padding)?;
-            time(&bench, task, &target, &build)
+            let build = bench.build(twin(&task.candidate, padding)?, &timed_shapes(&target))?;
+            time(&bench, task, &target, &build, &[])
         };
         run().map_err(|failure| match failure {
             Failure::Judge(error) => error,

@@ -9,7 +9,7 @@ use crate::op::TargetShape;
 use crate::rng::Stream;
 
 use super::Failure;
-use super::bench::{Bench, timed_shapes};
+use super::bench::Bench;
 use super::build::Build;
 use super::decision::{Decision, Margin};
 use super::fresh::{blocks_of, sessions};
@@ -20,6 +20,9 @@ use super::timing::{MatchUp, Rig};
 /// A block takes about this long at the most, however noisy the machine: eighty of them are a verdict's worst case.
 const BLOCK_TIME: Duration = Duration::from_millis(60);
 
+/// Copies of a kernel that it is timed against.
+const COPIES: u64 = 2;
+
 /// What the machine shows when nothing differs.
 pub(super) struct Spread {
     pub(super) decision: Decision,
@@ -28,19 +31,18 @@ pub(super) struct Spread {
     pub(super) sessions: Vec<Vec<Block>>,
 }
 
-/// Same-against-same sessions in fresh processes: the kernel against a copy of itself with other addresses.
+/// Same-against-same sessions in fresh processes: the kernel against its `twins`, copies of itself with other addresses.
 ///
 /// The first one, of single rounds, settles how many rounds a block has; the others give the margin.
 pub(super) fn spread<B: Backend>(
     bench: &Bench<'_, B>,
     target: &[TargetShape],
     build: &Build<B>,
+    twins: &[Build<B>],
     calls: &[u32],
     seed: u64,
 ) -> Result<Spread, Failure> {
     let decision = Decision::new(Margin::default(), calls);
-    let padding = |number| Stream::new(seed, "padding").below(number, 4096);
-    let twins = [twin(bench, build, target, padding(0))?, twin(bench, build, target, padding(1))?];
     let here = bench.here();
     let mut rig = Rig::new(&here, target, [build, &twins[0]], seed)?;
     let told = (Stage::Timing, "the machine's own spread");
@@ -65,15 +67,13 @@ pub(super) fn spread<B: Backend>(
     Ok(Spread { decision: Decision::new(margin, calls), rounds, sessions: measured })
 }
 
+/// The copies that [`spread`] wants, to be compiled for the timed shapes.
+pub(super) fn copies(text: &str, seed: u64) -> Result<Vec<KernelFile>, JudgeError> {
+    (0..COPIES).map(|number| twin(text, Stream::new(seed, "padding").below(number, 4096))).collect()
+}
+
 /// The same kernel at other addresses: what a candidate that changes nothing looks like.
-pub(super) fn twin<B: Backend>(
-    bench: &Bench<'_, B>,
-    build: &Build<B>,
-    target: &[TargetShape],
-    padding: u64,
-) -> Result<Build<B>, Failure> {
-    let own = build.kernel().ok_or_else(|| JudgeError::machine("padding", "a library has no text"))?;
-    let text = kernel::pad(&own.text, padding as usize + 1);
-    let padded = KernelFile::parse(&text).map_err(|error| JudgeError::machine("padding", error))?;
-    bench.build(padded, &timed_shapes(target))
+pub(super) fn twin(text: &str, padding: u64) -> Result<KernelFile, JudgeError> {
+    let text = kernel::pad(text, padding as usize + 1);
+    KernelFile::parse(&text).map_err(|error| JudgeError::machine("padding", error))
 }

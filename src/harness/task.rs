@@ -22,6 +22,8 @@ pub struct EvaluationTask {
     pub seed: u64,
     /// How finely this machine measures this target, where it is known already.
     pub precision: Option<Precision>,
+    /// Where it is not known, and there is nothing to decide: a look in this process, without fresh ones.
+    pub look: bool,
     /// The branch's time over the best it ever had, where equal-but-simpler candidates are welcome.
     pub branch_over_best: Option<f64>,
 }
@@ -67,6 +69,9 @@ pub enum JudgeError {
     /// The operation's files.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A model's files of weights.
+    #[error("{0}")]
+    Weights(String),
     /// The incumbent, which was right before, is not now.
     #[error("the incumbent no longer passes: {0}")]
     Incumbent(String),

@@ -210,7 +210,7 @@ impl Archive {
 }
 
 /// The run ids in the refs `<folder><run><last>`.
-fn names(repository: &Repository, folder: &str, last: &str) -> Result<BTreeSet<String>, HistoryError> {
+pub(super) fn names(repository: &Repository, folder: &str, last: &str) -> Result<BTreeSet<String>, HistoryError> {
     let failed = HistoryError::git("list the runs");
     let mut ids = BTreeSet::new();
     for name in repository.references_glob(&format!("{folder}*")).map_err(&failed)?.names() {

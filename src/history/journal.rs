@@ -77,6 +77,11 @@ pub fn message(subject: &str, body: &str, trailers: &[(String, String)]) -> Stri
     text.replace('\0', " ")
 }
 
+/// A message that is a text already, with one more paragraph of trailers.
+pub fn message_with(text: &str, trailers: &[(String, String)]) -> String {
+    format!("{}\n\n{}\n", text.trim_end(), trailers_text(trailers)).replace('\0', " ")
+}
+
 fn trailers_text(trailers: &[(String, String)]) -> String {
     let lines = trailers.iter().map(|(key, value)| format!("{}: {}", one_line(key), one_line(value)));
     lines.collect::<Vec<_>>().join("\n")
@@ -87,7 +92,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// A trailer of a commit: in the last paragraph of its message.
-fn trailer<'m>(message: &'m str, key: &str) -> Option<&'m str> {
+pub fn trailer<'m>(message: &'m str, key: &str) -> Option<&'m str> {
     let last = message.trim_end().rsplit("\n\n").next()?;
     last.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
 }

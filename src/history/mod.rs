@@ -3,6 +3,7 @@
 //! A run uses no index, no checkout, and never the user's HEAD. `refs/warpsmith/<run>/journal` is its journal,
 //! `refs/heads/warpsmith/<run>` the branch that a user merges, `results.tsv` a projection of the journals.
 
+mod apply;
 mod archive;
 mod error;
 mod failpoint;
@@ -12,6 +13,7 @@ mod names;
 mod pack;
 mod pending;
 mod project;
+mod prune;
 mod record;
 mod recover;
 mod refs;
@@ -21,11 +23,13 @@ mod store;
 mod tests;
 mod tree;
 
+pub use apply::{Applied, ApplyError, Winner};
 pub use archive::{Archive, Entries, Order};
 pub use error::HistoryError;
-pub use failpoint::STEPS as FAILPOINTS;
+pub use failpoint::{APPLY_STEPS as APPLY_FAILPOINTS, STEPS as FAILPOINTS};
 pub use journal::JournalEntry;
 pub use ledger::{Row, RowError, header as ledger_header, parse_ledger};
 pub use names::{is_run_id, next_run_id};
 pub use pending::Pending;
+pub use prune::{BranchFate, Prune, Pruned, Pruner};
 pub use record::{Entry, History, Recorded};

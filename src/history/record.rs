@@ -13,7 +13,7 @@ use super::names::Names;
 use super::pack::{self, Batch, Kept};
 use super::pending::{Pending, RunFolder};
 use super::store::Store;
-use super::tree::{Changes, Leaf, PLAIN, entry_at, rewrite};
+use super::tree::{Changes, Leaf, rewrite, room_for};
 use super::{HistoryError, failpoint, project, refs, snapshot};
 use crate::workspace::{FileLock, LEDGER_FILE, Workspace, identity, relative};
 
@@ -86,7 +86,7 @@ impl History {
     pub fn could_begin(workspace: &Workspace, run_id: &str) -> Result<(), HistoryError> {
         let names = Names::of(run_id)?;
         let store = Archive::open(workspace)?.store;
-        let _lock = store.lock(run_id)?;
+        let _lock = store.lock(&format!("run {run_id}"))?;
         refs::check_branch(&store.open()?, &names)
     }
 
@@ -99,7 +99,7 @@ impl History {
         let names = Names::of(run_id)?;
         let archive = Archive::open(workspace)?;
         let store = archive.store.clone();
-        let lock = store.lock(run_id)?;
+        let lock = store.lock(&format!("run {run_id}"))?;
         store.prepare(workspace)?;
         let repository = store.open()?;
         refs::check_branch(&repository, &names)?;
@@ -373,22 +373,4 @@ fn start(repository: &Repository, store: &Store, names: &Names, state: &Value) -
     };
     let journal = journal::begin(&mut batch, &names.run, start, state, &who).map_err(&failed)?;
     Ok(Begun { pack: batch.seal(&names.run)?, start, journal, left_out: taken.left_out })
-}
-
-/// The mode for a file at `path`; refuses a place where none can be.
-fn room_for(tree: &git2::Tree<'_>, path: &str) -> Result<i32, HistoryError> {
-    let failed = HistoryError::git("read the branch's tree");
-    let bad = |what: &str| HistoryError::BadPath { path: path.to_owned(), what: what.to_owned() };
-    for (at, _) in path.match_indices('/') {
-        let entry = entry_at(tree, &path[..at]).map_err(&failed)?;
-        if entry.is_some_and(|entry| entry.kind() != Some(git2::ObjectType::Tree)) {
-            return Err(bad(&format!("{} is not a folder", &path[..at])));
-        }
-    }
-    match entry_at(tree, path).map_err(&failed)? {
-        None => Ok(PLAIN),
-        Some(entry) if entry.kind() != Some(git2::ObjectType::Blob) => Err(bad("there is a folder or a submodule")),
-        // What was a link becomes a file.
-        Some(entry) => Ok(if entry.filemode() & 0o170_000 == 0o100_000 { entry.filemode() } else { PLAIN }),
-    }
 }

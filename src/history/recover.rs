@@ -21,7 +21,7 @@ impl History {
         let names = Names::of(run_id)?;
         let archive = Archive::open(workspace)?;
         let store = archive.store.clone();
-        let lock = store.lock(run_id)?;
+        let lock = store.lock(&format!("run {run_id}"))?;
         store.prepare(workspace)?;
         let links = store.retry(|repository| {
             refs::check_branch(repository, &names)?;

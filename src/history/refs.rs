@@ -108,7 +108,7 @@ pub fn check_branch(repository: &Repository, names: &Names) -> Result<(), Histor
 }
 
 /// The working tree whose HEAD is on `branch`: the main one or a linked one.
-fn checked_out(common: &Path, branch: &str) -> Option<PathBuf> {
+pub fn checked_out(common: &Path, branch: &str) -> Option<PathBuf> {
     let on_it = |git_dir: &Path| {
         fs::read_to_string(git_dir.join("HEAD"))
             .is_ok_and(|head| head.strip_prefix("ref:").is_some_and(|name| name.trim() == branch))

@@ -84,12 +84,12 @@ impl Store {
         }
     }
 
-    /// Takes the lock on the repository, for all its working trees.
-    pub fn lock(&self, run: &str) -> Result<FileLock, HistoryError> {
+    /// Takes the lock on the repository, for all its working trees; `holder` is told to others, as in `run 260214a`.
+    pub fn lock(&self, holder: &str) -> Result<FileLock, HistoryError> {
         let path = self.open()?.commondir().join("warpsmith.lock");
         let mut patience = LOCK_TRIES;
         loop {
-            match FileLock::try_take(&path, &format!("run {run}")).map_err(HistoryError::io("lock", &path))? {
+            match FileLock::try_take(&path, holder).map_err(HistoryError::io("lock", &path))? {
                 Ok(lock) => return Ok(lock),
                 // Whoever only looks holds it for a moment.
                 Err(_) if patience > 0 => std::thread::sleep(LOCK_PAUSE),

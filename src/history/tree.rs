@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use git2::{Oid, Tree, TreeEntry};
 
+use super::HistoryError;
 use super::pack::Batch;
 
 /// A file in a tree: its blob (or a submodule's commit) and its mode.
@@ -94,5 +95,23 @@ pub fn entry_at<'t>(tree: &'t Tree<'_>, path: &str) -> Result<Option<TreeEntry<'
         Ok(entry) => Ok(Some(entry)),
         Err(error) if error.code() == git2::ErrorCode::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The mode for a file at `path`; refuses a place where none can be.
+pub fn room_for(tree: &Tree<'_>, path: &str) -> Result<i32, HistoryError> {
+    let failed = HistoryError::git("read the branch's tree");
+    let bad = |what: &str| HistoryError::BadPath { path: path.to_owned(), what: what.to_owned() };
+    for (at, _) in path.match_indices('/') {
+        let entry = entry_at(tree, &path[..at]).map_err(&failed)?;
+        if entry.is_some_and(|entry| entry.kind() != Some(git2::ObjectType::Tree)) {
+            return Err(bad(&format!("{} is not a folder", &path[..at])));
+        }
+    }
+    match entry_at(tree, path).map_err(&failed)? {
+        None => Ok(PLAIN),
+        Some(entry) if entry.kind() != Some(git2::ObjectType::Blob) => Err(bad("there is a folder or a submodule")),
+        // What was a link becomes a file.
+        Some(entry) => Ok(if entry.filemode() & 0o170_000 == 0o100_000 { entry.filemode() } else { PLAIN }),
     }
 }

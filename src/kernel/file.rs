@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Launch, TensorMap};
+use crate::device::kernel_folder;
 use crate::expr::{Expr, ExprError};
 use crate::op::Dtype;
 
@@ -20,6 +21,14 @@ pub fn kernel_file(op: &str, backend: &str) -> String {
         _ => "c",
     };
     format!("kernels/{backend}/{op}.{extension}")
+}
+
+/// The same for kernels that were tuned on one device (of this product name) and are not for others.
+#[must_use]
+pub fn kernel_file_of_device(op: &str, backend: &str, device: &str) -> String {
+    let common = kernel_file(op, backend);
+    let folder = format!("kernels/{backend}/");
+    format!("{folder}{}/{}", kernel_folder(device), &common[folder.len()..])
 }
 
 /// A kernel file that parsed: its front matter is consistent with itself.
@@ -268,6 +277,8 @@ mod tests {
     fn each_backend_has_its_own_folder_and_extension() {
         assert_eq!(kernel_file("rmsnorm", "cpu"), "kernels/cpu/rmsnorm.c");
         assert_eq!(kernel_file("rmsnorm", "cuda"), "kernels/cuda/rmsnorm.cu");
+        let own = kernel_file_of_device("rmsnorm", "cuda", "NVIDIA H200");
+        assert_eq!(own, "kernels/cuda/nvidia-h200/rmsnorm.cu");
     }
 
     #[test]

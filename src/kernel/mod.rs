@@ -17,7 +17,9 @@ mod tensor_map;
 pub use against::CUDA_FACTS;
 pub use arch::{fits_arch, nvrtc_options, target_arch};
 pub use edit::{add_variant, pad, set_tunables};
-pub use file::{FrontMatter, KernelError, KernelFile, Scratch, ScratchInit, Tunable, Variant, kernel_file};
+pub use file::{
+    FrontMatter, KernelError, KernelFile, Scratch, ScratchInit, Tunable, Variant, kernel_file, kernel_file_of_device,
+};
 pub use launch::{Launch, Swizzle, TensorMap};
 pub use plan::{Argument, PlannedLaunch};
 pub use resolve::{Facts, Resolution};

@@ -1,88 +1,62 @@
-//! The architectures whose graph is known, and what of them no operation computes.
+//! The architectures whose graph is known.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ModelError;
 use super::json::{Keys, shorten};
 
-/// The decoders whose graph is known. They differ in defaults and biases only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    /// `LlamaForCausalLM`
+/// An architecture. Llama, Mistral and Qwen2 have one graph and differ in defaults and biases only; the two kinds of BERT
+/// differ in what follows the last layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
     Llama,
-    /// `MistralForCausalLM`
     Mistral,
-    /// `Qwen2ForCausalLM`
     Qwen2,
+    Gpt2,
+    BertMaskedLm,
+    Bert,
 }
 
-impl Family {
-    const ALL: [Self; 3] = [Self::Llama, Self::Mistral, Self::Qwen2];
+/// The name in `architectures`, that in `model_type`, and the family. Where only a `model_type` is given, the last row with
+/// it counts.
+const KNOWN: [(&str, &str, Family); 6] = [
+    ("LlamaForCausalLM", "llama", Family::Llama),
+    ("MistralForCausalLM", "mistral", Family::Mistral),
+    ("Qwen2ForCausalLM", "qwen2", Family::Qwen2),
+    ("GPT2LMHeadModel", "gpt2", Family::Gpt2),
+    ("BertForMaskedLM", "bert", Family::BertMaskedLm),
+    ("BertModel", "bert", Family::Bert),
+];
 
-    /// The name in `architectures`.
-    #[must_use]
-    pub const fn architecture(self) -> &'static str {
-        match self {
-            Self::Llama => "LlamaForCausalLM",
-            Self::Mistral => "MistralForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-        }
-    }
+/// The model types whose configurations have the same keys: a file of one may carry the other's `model_type`.
+const ALIKE: [&str; 3] = ["llama", "mistral", "qwen2"];
 
-    /// The name in `model_type`.
-    #[must_use]
-    pub const fn model_type(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-            Self::Qwen2 => "qwen2",
-        }
-    }
-}
-
-impl Keys<'_> {
-    fn unsupported(&self, what: String, why: &str) -> ModelError {
-        ModelError::Unsupported { model: self.model.to_owned(), what, why: why.to_owned() }
-    }
-}
-
-/// `architectures` decides; without it `model_type` does.
+/// `architectures` decides; without it `model_type` does. A `model_type` whose configuration has other keys is an error.
 pub(super) fn of(keys: &Keys<'_>) -> Result<Family, ModelError> {
+    let kind = keys.text("model_type")?;
     let named = match keys.map.get("architectures") {
         Some(Value::Array(names)) if !names.is_empty() => {
             let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-            if let Some(family) = Family::ALL.into_iter().find(|family| names.contains(&family.architecture())) {
-                activation(keys)?;
-                return Ok(family);
+            if let Some((name, own, family)) = KNOWN.into_iter().find(|(name, ..)| names.contains(name)) {
+                let fits = |kind: &str| kind == own || [kind, own].iter().all(|kind| ALIKE.contains(kind));
+                return match kind.filter(|kind| !fits(kind)) {
+                    None => Ok(family),
+                    Some(other) => {
+                        Err(keys.value("model_type", other, format!("`{own}`, as the architecture {name} says")))
+                    }
+                };
             }
             names.join(", ")
         }
         _ => {
-            let kind = keys.text("model_type")?.unwrap_or_default();
-            if let Some(family) = Family::ALL.into_iter().find(|family| family.model_type() == kind) {
-                activation(keys)?;
+            let kind = kind.unwrap_or_default();
+            if let Some((.., family)) = KNOWN.into_iter().rev().find(|(_, known, _)| *known == kind) {
                 return Ok(family);
             }
             kind.to_owned()
         }
     };
     let found = if named.is_empty() { "model of no stated architecture".to_owned() } else { shorten(&named) };
-    let supported = Family::ALL.map(Family::architecture).join(", ");
+    let supported = KNOWN.map(|(name, ..)| name).join(", ");
     Err(ModelError::Architecture { model: keys.model.to_owned(), found, supported })
-}
-
-fn activation(keys: &Keys<'_>) -> Result<(), ModelError> {
-    match keys.text("hidden_act")? {
-        None | Some("silu" | "swish") => {}
-        Some(other) => {
-            let what = format!("`hidden_act` {}", shorten(other));
-            return Err(keys.unsupported(what, "fused_mlp computes SwiGLU, whose activation is silu"));
-        }
-    }
-    if keys.flag("mlp_bias", false)? {
-        return Err(keys.unsupported("`mlp_bias`".to_owned(), "fused_mlp has no bias"));
-    }
-    Ok(())
 }

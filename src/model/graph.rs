@@ -4,20 +4,66 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Memory, ModelConfig, ModelError, Slots};
+use super::{Glue, Memory, ModelConfig, ModelError, Slots};
 use crate::op::{Dtype, Shape, TargetShape};
 
-/// The pass asked for: a prefill of `batch` sequences of `seq` tokens.
+/// The pass asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pass {
+    /// What is run of each sequence.
+    #[serde(default)]
+    pub phase: Phase,
     /// Sequences.
     pub batch: u64,
     /// Tokens of each.
     pub seq: u64,
     /// Element type of weights and activations.
     pub dtype: Dtype,
-    /// Only the first so many layers (the embedding and the output projection stay), or all.
+    /// Only the first so many layers (what stands before and after them stays), or all.
     pub layers: Option<u64>,
+}
+
+/// What is run of each sequence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// All its tokens at once, as a prompt is read
+    #[default]
+    Prefill,
+    /// Its last token alone, against the keys and values of the others, as text is written
+    Decode,
+}
+
+impl Pass {
+    /// Tokens of each sequence that go through the model.
+    #[must_use]
+    pub const fn queries(&self) -> u64 {
+        match self.phase {
+            Phase::Prefill => self.seq,
+            Phase::Decode => 1,
+        }
+    }
+
+    /// Tokens of all sequences that go through the model.
+    #[must_use]
+    pub const fn tokens(&self) -> u64 {
+        self.batch * self.queries()
+    }
+
+    /// The position of the first of them in its sequence.
+    #[must_use]
+    pub const fn first(&self) -> u64 {
+        self.seq - self.queries()
+    }
+
+    /// Its sizes in a few words.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.phase {
+            Phase::Prefill => format!("{}x{} tokens", self.batch, self.seq),
+            Phase::Decode => format!("{}x1 tokens after {}", self.batch, self.first()),
+        }
+    }
 }
 
 /// Calls in order, and the tensors between them.
@@ -35,10 +81,25 @@ pub struct Graph {
     pub tensors: Vec<Tensor>,
     /// Calls, in the order they run.
     pub nodes: Vec<Node>,
-    /// The tensor of the logits, `[batch, seq, vocab]`.
+    /// The tensor of what the model says, in rows of its last dimension.
     pub output: usize,
+    /// What a row of it is.
+    pub answer: Answer,
     /// What a reader should know, a sentence each.
     pub notes: Vec<String>,
+}
+
+/// What a model says in each row of its output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// A score for each token that could come next.
+    #[default]
+    NextToken,
+    /// A score for each token that could stand at this place.
+    TokenHere,
+    /// A sequence as a vector.
+    Vector,
 }
 
 /// A tensor of the model.
@@ -63,7 +124,7 @@ impl Tensor {
     #[must_use]
     pub fn bytes(&self, dtype: Dtype) -> u64 {
         match self.kind {
-            TensorKind::Tokens { .. } => self.elements() * 8,
+            _ if self.kind.is_index() => self.elements() * 8,
             _ => self.elements() * dtype.bytes() as u64,
         }
     }
@@ -85,25 +146,55 @@ pub enum TensorKind {
     },
     /// The weight of a norm, drawn near 1.
     NormWeight,
-    /// cos(position × theta^(-2j / dim)) at `[position, j]`.
+    /// Positions, 64-bit integers: `first`, `first + 1`, … in each row.
+    Positions {
+        /// The first of a row.
+        first: u64,
+    },
+    /// cos(position × theta^(-2j / dim)) at `[position - first, j]`.
     RotaryCos {
         /// Base of the frequencies.
         theta: f64,
+        /// The first position.
+        first: u64,
     },
     /// The same with sin.
     RotarySin {
         /// Base of the frequencies.
         theta: f64,
+        /// The first position.
+        first: u64,
     },
+    /// Keys or values of earlier tokens, `[batch, seq, width]`, drawn with mean 0 and standard deviation 1. A node writes
+    /// those of the last token, the same in every pass.
+    Cache,
     /// Written by a node, read by later ones.
     Activation,
 }
 
 impl TensorKind {
-    /// Whether a node writes it.
+    /// Whether it holds nothing before a node writes it.
     #[must_use]
     pub const fn is_activation(self) -> bool {
         matches!(self, Self::Activation)
+    }
+
+    /// Whether kernels may write to it.
+    #[must_use]
+    pub const fn is_written(self) -> bool {
+        matches!(self, Self::Activation | Self::Cache)
+    }
+
+    /// Whether it belongs to the model rather than to the pass.
+    #[must_use]
+    pub const fn is_weight(self) -> bool {
+        matches!(self, Self::Weight { .. } | Self::NormWeight)
+    }
+
+    /// Whether its elements are 64-bit integers, whatever the pass's dtype.
+    #[must_use]
+    pub const fn is_index(self) -> bool {
+        matches!(self, Self::Tokens { .. } | Self::Positions { .. })
     }
 }
 
@@ -151,63 +242,6 @@ pub enum Work {
     Glue(Glue),
 }
 
-/// Steps of a model that are not targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Glue {
-    /// `y[i, :] = table[tokens[i], :]`; arguments tokens, table, y.
-    Embedding {
-        /// Number of tokens in the pass.
-        tokens: u64,
-        /// Width of a row.
-        width: u64,
-    },
-    /// `y = a + b`, rounded once; arguments a, b, y.
-    Add {
-        /// Number of elements.
-        elements: u64,
-    },
-}
-
-impl Glue {
-    /// The name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Embedding { .. } => "embedding",
-            Self::Add { .. } => "residual add",
-        }
-    }
-
-    /// The sizes in tables.
-    #[must_use]
-    pub fn label(self) -> String {
-        match self {
-            Self::Embedding { tokens, width } => format!("{tokens}x{width}"),
-            Self::Add { elements } => elements.to_string(),
-        }
-    }
-
-    /// The arguments' names, in the order of the C function's.
-    #[must_use]
-    pub const fn arguments(self) -> [&'static str; 3] {
-        match self {
-            Self::Embedding { .. } => ["tokens", "table", "y"],
-            Self::Add { .. } => ["a", "b", "y"],
-        }
-    }
-
-    /// Bytes read and written, each tensor once (of the table, the rows that are looked up).
-    #[must_use]
-    pub const fn bytes(self, dtype: Dtype) -> (u64, u64) {
-        let size = dtype.bytes() as u64;
-        match self {
-            Self::Embedding { tokens, width } => (tokens * 8 + tokens * width * size, tokens * width * size),
-            Self::Add { elements } => (2 * elements * size, elements * size),
-        }
-    }
-}
-
 /// An operation and all the shapes at which the model calls it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
@@ -222,9 +256,9 @@ impl Graph {
     ///
     /// # Errors
     /// A pass that the model cannot make: nothing to run, more layers than there are, a sequence beyond a sliding
-    /// window, sizes that no index can count.
+    /// window or a table of positions, an encoder that is asked to decode, sizes that no index can count.
     pub fn build(config: &ModelConfig, pass: Pass) -> Result<Self, ModelError> {
-        super::llama::build(config, pass)
+        super::build::graph(config, pass)
     }
 
     /// The calls grouped by operation and shape, each in the order of first appearance.
@@ -268,7 +302,6 @@ impl Graph {
     /// Number of weights, each counted once.
     #[must_use]
     pub fn parameters(&self) -> u64 {
-        let is_weight = |t: &&Tensor| matches!(t.kind, TensorKind::Weight { .. } | TensorKind::NormWeight);
-        self.tensors.iter().filter(is_weight).map(Tensor::elements).sum()
+        self.tensors.iter().filter(|tensor| tensor.kind.is_weight()).map(Tensor::elements).sum()
     }
 }

@@ -54,14 +54,50 @@ impl Keys<'_> {
         value.as_str().map(Some).ok_or_else(|| self.bad(key, value, "a string".to_owned()))
     }
 
+    /// The only text that `key` may have where it is there.
+    pub fn only(&self, key: &str, allowed: &[&str], why: &str) -> Result<(), ModelError> {
+        match self.text(key)? {
+            Some(other) if !allowed.contains(&other) => {
+                Err(self.unsupported(format!("`{key}` {}", shorten(other)), why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The only value that the flag `key` may have; also what it is where it is not there.
+    pub fn must_be(&self, key: &str, wanted: bool, why: &str) -> Result<(), ModelError> {
+        match self.flag(key, wanted)? == wanted {
+            true => Ok(()),
+            false => Err(self.unsupported(format!("`{key}` {}", !wanted), why)),
+        }
+    }
+
+    /// The width of a head where all heads together are as wide as the stream.
+    pub fn even_heads(&self, hidden: (&str, u64), heads: (&str, u64)) -> Result<u64, ModelError> {
+        match hidden.1.is_multiple_of(heads.1) {
+            true => Ok(hidden.1 / heads.1),
+            false => Err(self.value(heads.0, heads.1, format!("a divisor of {} {}", hidden.0, hidden.1))),
+        }
+    }
+
+    /// A feature that no operation computes.
+    pub fn unsupported(&self, what: String, why: &str) -> ModelError {
+        ModelError::Unsupported { model: self.model.to_owned(), what, why: why.to_owned() }
+    }
+
+    /// A value that no model can have.
+    pub fn value(&self, key: &str, found: impl ToString, expected: String) -> ModelError {
+        let (model, key, found) = (self.model.to_owned(), key.to_owned(), shorten(&found.to_string()));
+        ModelError::Value { model, key, found, expected }
+    }
+
     /// Whether the key is there and says anything.
     pub fn says(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
     fn bad(&self, key: &str, value: &Value, expected: String) -> ModelError {
-        let (model, key) = (self.model.to_owned(), key.to_owned());
-        ModelError::Value { model, key, found: shorten(&value.to_string()), expected }
+        self.value(key, value, expected)
     }
 }
 

@@ -56,7 +56,7 @@ impl Slots {
 /// Bytes a pass needs, scratch and padding aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Weights, rotary tables and token ids.
+    /// Weights, caches of keys and values, rotary tables and ids.
     pub constant: u64,
     /// Of these, what belongs to one layer.
     pub per_layer: u64,
@@ -94,10 +94,9 @@ impl Memory {
         }
         let pass = graph.pass;
         let need = format!(
-            "{} at batch {} and {} tokens in {} needs {} (weights {}), and this machine has {} free",
+            "{} with {} in {} needs {} (weights {}), and this machine has {} free",
             graph.model,
-            pass.batch,
-            pass.seq,
+            pass.label(),
             pass.dtype,
             human(self.total()),
             human(self.constant),

@@ -1,21 +1,26 @@
 //! A model directory: its `config.json`, and the graph of operations that one pass through it runs.
 //!
 //! [`ModelConfig`] reads the Hugging Face file, [`Graph::build`] turns it into calls at their real
-//! shapes, [`Memory`] says what a pass needs before anything is allocated.
+//! shapes, [`Memory`] says what a pass needs before anything is allocated, [`Header`] reads that of a file of weights.
 
+mod build;
 mod config;
 mod family;
+mod glue;
 mod graph;
 mod json;
-mod llama;
 mod memory;
+mod safetensors;
+mod stored;
 #[cfg(test)]
 mod tests;
 
-pub use config::ModelConfig;
-pub use family::Family;
-pub use graph::{Binding, Glue, Graph, Node, Pass, Target, Tensor, TensorKind, Work};
+pub use config::{Bert, BertHead, Kind, Llama, ModelConfig};
+pub use glue::Glue;
+pub use graph::{Answer, Binding, Graph, Node, Pass, Phase, Target, Tensor, TensorKind, Work};
 pub use memory::{Memory, Slots};
+pub use safetensors::{Header, Stored, parse_index};
+pub use stored::stored_names;
 
 /// What can be wrong with a model directory, or with the pass asked of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +88,14 @@ pub enum ModelError {
         found: String,
         /// The values allowed.
         expected: String,
+    },
+    /// A file of weights that is not what it should be.
+    #[error("{file}: {what}")]
+    Weights {
+        /// The file's name.
+        file: String,
+        /// What is wrong, with the tensor where it is one's.
+        what: String,
     },
     /// The pass asked for does not fit the model.
     #[error("{0}")]

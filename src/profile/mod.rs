@@ -3,6 +3,7 @@
 //! [`aggregate`] turns measured rounds into a [`Profile`]; [`Profile::table`] renders it;
 //! [`Profile::ranked_targets`] says what to work on, best first.
 
+mod account;
 pub mod amdahl;
 mod ask;
 mod rows;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::Bound;
 use crate::model::{Glue, Pass};
 use crate::op::Shape;
+pub use account::{Account, account};
 pub use ask::{ProfileError, measure};
 pub use rows::{CallCost, aggregate};
 pub use targets::{LEAST_GAIN, RankedTarget};
@@ -41,9 +43,12 @@ pub struct Profile {
     pub whole_us: f64,
     /// The calls of a pass, timed one by one, together.
     pub parts_us: f64,
-    /// What the parts do not explain: `whole - parts`, or 0 where the parts take longer, which is noise.
+    /// What the parts do not explain: `whole - parts`, or 0 where the parts take longer.
     pub other_us: f64,
-    /// The same as a share of the pass.
+    /// How much longer the parts take: `parts - whole`, or 0 where they do not.
+    #[serde(default)]
+    pub overlap_us: f64,
+    /// What the parts do not explain, as a share of the pass.
     pub other_share: f64,
     /// What starting a call costs; taken off every time above.
     pub launch_us: f64,
@@ -66,7 +71,7 @@ pub struct Row {
     pub calls: u32,
     /// Time of all of them, µs.
     pub us: f64,
-    /// The same as a share of the pass.
+    /// The same as a share of the pass, or of its parts' sum where that is the longer.
     pub share: f64,
     /// Shares down to this row.
     pub cumulative: f64,

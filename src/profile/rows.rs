@@ -5,7 +5,7 @@ use crate::forward::Rounds;
 use crate::model::{Graph, Work};
 use crate::op::{Dtype, OpError, Operation, Shape};
 
-use super::{Gains, MOST_OTHER, Profile, Row, What, amdahl};
+use super::{Gains, MOST_OTHER, Profile, Row, What, account, amdahl};
 
 /// What a call must at least do: from the operation's formulae.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,8 +38,7 @@ impl CallCost {
 
 /// The profile of `graph` from `rounds` measured on `card`; `cost` knows the operations' formulae.
 ///
-/// Shares are of the whole pass, or of the parts' sum where noise makes that the longer, so that they never add up to
-/// more than one.
+/// Shares are of the whole pass, or of the parts' sum where that is the longer ([`account`]).
 ///
 /// # Errors
 /// Those of `cost`.
@@ -53,7 +52,8 @@ pub fn aggregate<E>(
     let whole_us = rounds.whole();
     let times: Vec<f64> = groups.iter().map(|(_, nodes)| rounds.sum(nodes)).collect();
     let parts_us: f64 = times.iter().sum();
-    let pass_us = whole_us.max(parts_us).max(f64::MIN_POSITIVE);
+    let account = account(whole_us, parts_us);
+    let pass_us = account.base_us;
     let within = card.back_to_back();
     let mut rows = Vec::with_capacity(groups.len());
     for ((what, nodes), us) in groups.into_iter().zip(times) {
@@ -75,15 +75,15 @@ pub fn aggregate<E>(
         rows.push(Row { rank: 0, what, label, calls, us, share, cumulative: 0.0, roofline_us, bound, gains });
     }
     rank(&mut rows);
-    let other_us = (whole_us - parts_us).max(0.0);
-    let other_share = other_us / pass_us;
-    let mut notes = graph.notes.clone();
+    let other_share = account.other_us / pass_us;
+    let mut notes = [&graph.notes[..], &rounds.notes[..]].concat();
     if other_share > MOST_OTHER {
         notes.push(format!(
             "the parts do not explain {:.0} % of the pass: the machine was busy, or calls are too short to time one by one",
             other_share * 100.0
         ));
     }
+    notes.extend(account.overlap_note(graph.nodes.len()));
     Ok(Profile {
         model: graph.model.clone(),
         pass: graph.pass,
@@ -94,7 +94,8 @@ pub fn aggregate<E>(
         rounds: rounds.whole_us.len(),
         whole_us,
         parts_us,
-        other_us,
+        other_us: account.other_us,
+        overlap_us: account.overlap_us,
         other_share,
         launch_us: rounds.launch_us,
         rows,

@@ -53,10 +53,7 @@ impl Profile {
         };
         let weights = millions(self.parameters);
         let pass = &self.pass;
-        format!(
-            "{} · {layers}, {weights} weights · {}x{} tokens · {} · {}",
-            self.model, pass.batch, pass.seq, pass.dtype, self.device
-        )
+        format!("{} · {layers}, {weights} weights · {} · {} · {}", self.model, pass.label(), pass.dtype, self.device)
     }
 
     fn summary(&self) -> String {
@@ -93,11 +90,14 @@ fn of_roof(row: &Row) -> String {
     if percent > 999.0 { ">999%".to_owned() } else { format!("{percent:.0}%") }
 }
 
+/// What the parts do not explain, or, with a minus, how much longer they take than the pass.
 fn other(profile: &Profile) -> [String; 11] {
     let mut line = [const { String::new() }; 11];
     line[1] = "other".to_owned();
-    line[4] = milliseconds(profile.other_us);
-    line[5] = percent(profile.other_share);
+    let base_us = profile.whole_us.max(profile.parts_us).max(f64::MIN_POSITIVE);
+    let (sign, us) = if profile.overlap_us > 0.0 { ("-", profile.overlap_us) } else { ("", profile.other_us) };
+    line[4] = format!("{sign}{}", milliseconds(us));
+    line[5] = format!("{sign}{}", percent(us / base_us));
     line
 }
 

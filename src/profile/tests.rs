@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use super::*;
 use crate::device::{Ceilings, DeviceCard};
 use crate::forward::Rounds;
-use crate::model::{Graph, ModelConfig, Work};
+use crate::model::{Graph, ModelConfig, Phase, Work};
 use crate::op::Dtype;
 
 const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1376,
@@ -14,7 +14,7 @@ const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 5
 
 fn graph() -> Graph {
     let config = ModelConfig::parse("tiny-llama", CONFIG).unwrap();
-    Graph::build(&config, Pass { batch: 1, seq: 128, dtype: Dtype::F32, layers: None }).unwrap()
+    Graph::build(&config, Pass { phase: Phase::Prefill, batch: 1, seq: 128, dtype: Dtype::F32, layers: None }).unwrap()
 }
 
 /// 10 GB/s both ways and 100 GFLOP/s: 1 µs is 10 kB or 100 kFLOP.
@@ -52,6 +52,7 @@ fn rounds(graph: &Graph, whole_us: f64, op_us: &[(&str, f64)]) -> Rounds {
         whole_us: vec![whole_us, whole_us * 9.0, whole_us],
         node_us: vec![round.clone(), disturbed, round],
         launch_us: 6.0,
+        notes: vec![],
     }
 }
 
@@ -85,17 +86,46 @@ fn shares_and_other_make_up_the_whole() {
 }
 
 #[test]
-fn parts_that_take_longer_than_the_whole_leave_no_other_and_no_share_above_one() {
-    let profile = profile(100.0, &[("fused_mlp", 1000.0)], 1e6);
+fn parts_that_take_longer_than_the_whole_leave_no_other_no_share_above_one_and_a_note() {
+    let profile = profile(3900.0, &[("fused_mlp", 1000.0)], 1e6);
     assert_eq!((profile.other_us, profile.other_share), (0.0, 0.0));
+    assert!((profile.parts_us - profile.overlap_us - profile.whole_us).abs() < 1e-9);
     assert!((profile.rows.last().unwrap().cumulative - 1.0).abs() < 1e-12);
-    assert!(profile.notes.is_empty());
+    assert!(profile.notes[0].contains("shares are of their sum"), "{:?}", profile.notes);
+    let other = profile.table().lines().find(|line| line.trim_start().starts_with("other")).unwrap().to_owned();
+    let cells: Vec<&str> = other.split_whitespace().collect();
+    assert_eq!(cells[..2], ["other", "-0.147"], "{other}");
+    assert!(cells[2].starts_with("-3.") && cells[2].ends_with('%'), "{other}");
+}
+
+#[test]
+fn steps_between_operations_have_rows_of_their_own() {
+    let named = |text: &str, phase| {
+        let config = ModelConfig::parse("tiny", text).unwrap();
+        let graph = Graph::build(&config, Pass { phase, batch: 1, seq: 8, dtype: Dtype::F32, layers: None }).unwrap();
+        let profile = aggregate(&graph, &rounds(&graph, 1000.0, &[]), &card(), &cost(1.0)).unwrap();
+        let mut names: Vec<String> =
+            profile.rows.iter().filter(|row| row.gains.is_none()).map(|row| row.name().to_owned()).collect();
+        names.sort_unstable();
+        names.join("; ")
+    };
+    let gpt2 =
+        r#"{"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": 50}"#;
+    assert_eq!(named(gpt2, Phase::Prefill), "added embedding; embedding; gelu (tanh); residual add; split q, k, v");
+    assert_eq!(
+        named(gpt2, Phase::Decode),
+        "added embedding; append to cache; embedding; gelu (tanh); residual add; split q, k, v"
+    );
+    let bert = r#"{"model_type": "bert", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "vocab_size": 50, "max_position_embeddings": 32}"#;
+    assert_eq!(named(bert, Phase::Prefill), "added embedding; embedding; first token; gelu; residual add; tanh");
 }
 
 #[test]
 fn a_pass_too_fast_to_measure_gives_no_nan() {
     let graph = graph();
-    let nothing = Rounds { whole_us: vec![0.0], node_us: vec![vec![0.0; graph.nodes.len()]], launch_us: 3.0 };
+    let nothing =
+        Rounds { whole_us: vec![0.0], node_us: vec![vec![0.0; graph.nodes.len()]], launch_us: 3.0, notes: vec![] };
     let profile = aggregate(&graph, &nothing, &card(), &cost(1.0)).unwrap();
     for row in &profile.rows {
         let gains = row.gains.map_or(1.0, |gains| gains.at_1_5 + gains.at_2 + gains.at_roofline);

@@ -72,6 +72,7 @@ impl Experiment {
             target: self.target.clone(),
             seed: self.seed,
             precision: self.precision,
+            look: false,
             branch_over_best: self.branch_over_best,
         }
     }

@@ -8,6 +8,7 @@ mod state;
 pub mod stop;
 mod summary;
 mod target;
+mod winners;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -276,6 +277,7 @@ impl Kernels {
             before: &self.before,
             after: &self.after,
             speedups,
+            unjudged: &[],
             predicted: state.predicted().map(|(_, ratio)| ratio),
             seed: state.seed,
         }

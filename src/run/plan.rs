@@ -30,7 +30,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// The state that a new run starts from; `read` gives the text of a kernel file below the workspace.
+/// The state that a new run starts from; `kernel` gives an operation's kernel file for the device, as name and text.
 ///
 /// # Errors
 /// Where nothing is left to work on, or a named operation is not in the model.
@@ -39,23 +39,24 @@ pub fn plan(
     profile: Profile,
     device: &DeviceCard,
     judge: &str,
-    read: &dyn Fn(&str) -> Option<String>,
+    kernel: &dyn Fn(&str) -> Option<(String, String)>,
 ) -> Result<RunState, RunError> {
     let ranked = profile.ranked_targets(&std::collections::BTreeMap::new());
     let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
     check_names(options.only.iter().chain(&options.skip), &there)?;
     let mut targets = Vec::new();
     for target in &ranked {
-        let file = kernel_file(&target.op, &device.backend);
-        let mut state = match read(&file) {
-            Some(text) => TargetState::new(&target.op, file, text, target.shapes.clone()),
+        let mut state = match kernel(&target.op) {
+            Some((file, text)) => TargetState::new(&target.op, file, text, target.shapes.clone()),
             None => {
+                let file = kernel_file(&target.op, &device.backend);
                 let mut missing = TargetState::new(&target.op, file.clone(), String::new(), target.shapes.clone());
                 missing.phase = Phase::Skipped(format!("there is no {file}"));
                 missing
             }
         };
-        if options.skip.contains(&target.op) || (!options.only.is_empty() && !options.only.contains(&target.op)) {
+        state.named = options.only.contains(&target.op);
+        if options.skip.contains(&target.op) || (!options.only.is_empty() && !state.named) {
             state.phase = Phase::Skipped("not asked for".to_owned());
         }
         targets.push(state);
@@ -106,13 +107,14 @@ pub fn check_names<'a>(named: impl Iterator<Item = &'a String>, there: &[&str]) 
     Ok(())
 }
 
-/// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it.
+/// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it and was not
+/// asked for by name.
 pub(super) fn rank(targets: &mut [TargetState], ranked: &[RankedTarget]) {
     let place = |op: &str| ranked.iter().position(|target| target.op == op).unwrap_or(usize::MAX);
     for target in targets.iter_mut() {
         let Some(known) = ranked.get(place(&target.op)) else { continue };
         target.share = known.share;
-        let low = matches!(&target.phase, Phase::Waiting) && known.skipped;
+        let low = matches!(&target.phase, Phase::Waiting) && known.skipped && !target.named;
         if low {
             let gain = 100.0 * (known.ceiling - 1.0);
             target.phase = Phase::Skipped(format!("the model could gain {gain:.1} % at the most"));
@@ -157,5 +159,12 @@ mod tests {
         assert_eq!(ops, ["matmul", "fused_mlp", "rmsnorm", "rotary_embedding"]);
         assert_eq!(targets[3].phase, Phase::Skipped("the model could gain 0.4 % at the most".into()));
         assert!((targets[1].share - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_the_user_named_is_worked_on_however_little_it_can_gain() {
+        let mut targets = [TargetState { named: true, ..target("rmsnorm", Phase::Waiting) }];
+        rank(&mut targets, &[ranked("rmsnorm", 0.001, 1.0005)]);
+        assert_eq!(targets[0].phase, Phase::Waiting);
     }
 }

@@ -102,6 +102,8 @@ pub struct TargetState {
     pub start_text: String,
     /// The shapes the model uses.
     pub shapes: Vec<TargetShape>,
+    /// Whether the user asked for it by name: then it is worked on, however little the model can gain.
+    pub named: bool,
     /// Share of the model's time when it was ranked last (0 to 1).
     pub share: f64,
     /// Where it stands.
@@ -156,6 +158,7 @@ impl TargetState {
             file,
             start_text,
             shapes,
+            named: false,
             share: 0.0,
             phase: Phase::Waiting,
             start_judged: false,

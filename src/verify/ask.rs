@@ -38,10 +38,20 @@ pub struct Question<'a> {
     pub after: &'a BTreeMap<String, String>,
     /// What the judge says each operation gained (`vs_user`).
     pub speedups: &'a BTreeMap<String, f64>,
+    /// Operations whose text after no judge has seen, such as one edited by hand: installed, and predicted to gain nothing.
+    pub unjudged: &'a [String],
     /// The speedup of the whole that a run predicted, where there was one for this pass.
     pub predicted: Option<f64>,
     /// Seed of weights and tokens.
     pub seed: u64,
+}
+
+impl Question<'_> {
+    /// Whether any kernel goes in.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        !installed(self).is_empty()
+    }
 }
 
 /// Runs the model before and after with the same weights and tokens.
@@ -56,8 +66,9 @@ pub async fn verify(
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
 ) -> Result<Report, VerifyError> {
-    let asked = ask(worker, question, Depth::Full, read, cancel).await?;
-    let mut report = Report::new(&asked.graph, &asked.comparison, &asked.installed, &worker.device().name);
+    let changes = installed(question);
+    let (graph, comparison) = compare(worker, question, &changes, Depth::Full, read, cancel).await?;
+    let mut report = Report::new(&graph, &comparison, &changes, &worker.device().name);
     report.predicted = question.predicted.unwrap_or(report.predicted);
     Ok(report)
 }
@@ -72,30 +83,30 @@ pub async fn speedup(
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
 ) -> Result<f64, VerifyError> {
-    let asked = ask(worker, question, Depth::Times, read, cancel).await?;
-    Ok(Speedup::of(&asked.comparison.sessions).median)
+    let (_, comparison) = compare(worker, question, &installed(question), Depth::Times, read, cancel).await?;
+    Ok(Speedup::of(&comparison.sessions).median)
 }
 
-/// A comparison with what is needed to read it.
-struct Asked {
-    graph: Graph,
-    comparison: Comparison,
-    installed: Vec<Change>,
+/// The kernels that go in: what beats the user's, and what nobody has judged.
+pub(super) fn installed(question: &Question<'_>) -> Vec<Change> {
+    let judged = question.speedups.iter().filter(|(op, _)| !question.unjudged.contains(op));
+    let judged: Vec<Change> = judged.map(|(op, vs_user)| Change { op: op.clone(), vs_user: *vs_user }).collect();
+    let unjudged = question.unjudged.iter().map(|op| Change { op: op.clone(), vs_user: 1.0 });
+    choose(&judged).installed.into_iter().chain(unjudged).collect()
 }
 
-async fn ask(
+/// The model as it was against the model with these `changes`.
+pub(super) async fn compare(
     worker: &mut Client,
     question: &Question<'_>,
+    changes: &[Change],
     depth: Depth,
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
-) -> Result<Asked, VerifyError> {
+) -> Result<(Graph, Comparison), VerifyError> {
     let graph = Graph::build(question.config, question.pass)?;
-    let changes: Vec<Change> =
-        question.speedups.iter().map(|(op, vs_user)| Change { op: op.clone(), vs_user: *vs_user }).collect();
-    let installed = choose(&changes).installed;
     let text = |change: &Change| Some((change.op.clone(), question.after.get(&change.op)?.clone()));
-    let after: BTreeMap<String, String> = installed.iter().filter_map(text).collect();
+    let after: BTreeMap<String, String> = changes.iter().filter_map(text).collect();
     let mut ops = Vec::new();
     for target in graph.targets() {
         ops.push(OpSource::read(&target.op, read)?);
@@ -103,5 +114,5 @@ async fn ask(
     let model = ModelTask { config: question.config.clone(), pass: question.pass, ops, seed: question.seed };
     let task = CompareTask { model, before: question.before.clone(), after, depth };
     let comparison = worker.ask(Ask::Compare(Box::new(task)), &mut |_| {}, cancel).await?;
-    Ok(Asked { graph, comparison, installed })
+    Ok((graph, comparison))
 }

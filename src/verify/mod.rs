@@ -4,6 +4,7 @@
 //! models means, and renders it.
 
 mod ask;
+mod diagnose;
 mod predict;
 mod report;
 mod speedup;
@@ -11,6 +12,7 @@ mod speedup;
 mod tests;
 
 pub use ask::{Question, VerifyError, speedup, verify};
+pub use diagnose::{Culprit, Diagnosis, Shares, Suspect, Trial, culprits, diagnose};
 pub use predict::{Change, Choice, choose, predicted};
 pub use report::{Part, Report};
 pub use speedup::Speedup;

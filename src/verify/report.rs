@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, Speedup, predicted};
 use crate::forward::{Comparison, OutputCheck};
-use crate::model::{Graph, Pass};
+use crate::model::{Answer, Graph, Pass};
 
 /// A model before and after.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,6 +15,9 @@ pub struct Report {
     pub pass: Pass,
     /// The device's name.
     pub device: String,
+    /// What a row of the output is.
+    #[serde(default)]
+    pub answer: Answer,
     /// Whether both say the same.
     pub output: OutputCheck,
     /// How much faster whole passes got.
@@ -54,17 +57,20 @@ impl Report {
         };
         let parts: Vec<Part> = changes.iter().map(part).collect();
         let gains: Vec<(f64, f64)> = parts.iter().map(|part| (part.before_us, part.vs_user)).collect();
-        let from_parts = predicted(comparison.before.whole(), &gains);
+        // As in the profile: parts timed one by one can take longer than the pass that they are parts of.
+        let all: Vec<usize> = (0..graph.nodes.len()).collect();
+        let from_parts = predicted(comparison.before.whole().max(comparison.before.sum(&all)), &gains);
         Self {
             model: graph.model.clone(),
             pass: graph.pass,
             device: device.to_owned(),
+            answer: graph.answer,
             output: comparison.output.clone(),
             measured: Speedup::of(&comparison.sessions),
             predicted: from_parts,
             from_parts,
             parts,
-            notes: graph.notes.clone(),
+            notes: [&graph.notes[..], &comparison.before.notes[..]].concat(),
         }
     }
 
@@ -78,10 +84,7 @@ impl Report {
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = vec![
-            format!(
-                "{} · {}x{} tokens · {} · {}",
-                self.model, self.pass.batch, self.pass.seq, self.pass.dtype, self.device
-            ),
+            format!("{} · {} · {} · {}", self.model, self.pass.label(), self.pass.dtype, self.device),
             self.output_line(),
             self.measured_line(),
             self.predicted_line(),
@@ -106,7 +109,11 @@ impl Report {
     #[must_use]
     pub fn output_line(&self) -> String {
         let check = &self.output;
-        let tokens = format!("same next token at {} of {} positions", check.same_token, check.positions);
+        let tokens = match self.answer {
+            Answer::NextToken => format!("same next token at {} of {} positions", check.same_token, check.positions),
+            Answer::TokenHere => format!("same token at {} of {} positions", check.same_token, check.positions),
+            Answer::Vector => format!("{} pooled sequences", check.positions),
+        };
         match (&check.wrong, check.rms_relative) {
             (None, Some(rms)) => {
                 format!("outputs agree to {rms:.1e} of their rms (bound {:.1e}); {tokens}", check.bound)

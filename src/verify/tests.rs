@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::forward::{Block, Comparison, Rounds, bound, compare_outputs};
-use crate::model::{Graph, ModelConfig, Pass};
+use crate::model::{Graph, ModelConfig, Pass, Phase};
 use crate::op::Dtype;
 
 const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
@@ -10,7 +10,7 @@ const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 6
 
 fn graph() -> Graph {
     let config = ModelConfig::parse("tiny", CONFIG).unwrap();
-    Graph::build(&config, Pass { batch: 1, seq: 3, dtype: Dtype::F32, layers: None }).unwrap()
+    Graph::build(&config, Pass { phase: Phase::Prefill, batch: 1, seq: 3, dtype: Dtype::F32, layers: None }).unwrap()
 }
 
 /// What comes of two models whose every call takes 10 µs but for the MLP, which takes `mlp` before and after, and whose
@@ -19,7 +19,7 @@ fn comparison(graph: &Graph, mlp: [f64; 2], factor: f64) -> Comparison {
     let mlps = graph.calls_of("fused_mlp");
     let side = |us: f64| {
         let round: Vec<f64> = (0..graph.nodes.len()).map(|at| if mlps.contains(&at) { us } else { 10.0 }).collect();
-        Rounds { whole_us: vec![round.iter().sum(); 3], node_us: vec![round; 3], launch_us: 5.0 }
+        Rounds { whole_us: vec![round.iter().sum(); 3], node_us: vec![round; 3], launch_us: 5.0, notes: vec![] }
     };
     let [before, after] = mlp.map(side);
     let block = Block { before_us: [before.whole() + 5.0; 2], after_us: [after.whole() + 5.0; 2] };

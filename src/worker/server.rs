@@ -14,6 +14,7 @@ use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
 use crate::evaluation::Stage;
 use crate::forward::ForwardError;
 use crate::harness::{JudgeError, Progress, Watch};
+use crate::model::ModelError;
 use crate::workspace::{DeviceLock, cache_dir};
 
 /// How often a request under way says so.
@@ -208,6 +209,7 @@ fn heartbeat(id: u64, latest: &Mutex<Progress>, ended: &Receiver<()>, out: &Out)
 fn model<T>(result: Result<T, ForwardError>) -> Result<T, JudgeError> {
     result.map_err(|error| match error {
         ForwardError::Cancelled => JudgeError::Cancelled,
+        ForwardError::Model(error @ ModelError::Weights { .. }) => JudgeError::Weights(error.to_string()),
         error => JudgeError::machine("running the model", error),
     })
 }
@@ -221,6 +223,10 @@ fn reply<T: Serialize>(id: u64, result: Result<T, JudgeError>) -> Reply {
         Err(JudgeError::Cancelled) => failed(FailureKind::Cancelled, "cancelled".into(), ""),
         Err(error @ JudgeError::Op(_)) => {
             failed(FailureKind::BadRequest, error.to_string(), "`warpsmith ops` lists what is known")
+        }
+        Err(error @ JudgeError::Weights(_)) => {
+            let hint = "get the file again, or move it away: weights that are in no file are drawn";
+            failed(FailureKind::BadRequest, error.to_string(), hint)
         }
         Err(error @ JudgeError::Incumbent(_)) => failed(
             FailureKind::Incumbent,

@@ -11,6 +11,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -27,6 +28,8 @@ pub use settings::{BackendName, DeviceSettings, RunSettings, Settings, TunerSett
 pub const SETTINGS_FILE: &str = "warpsmith.toml";
 /// The ledger at a workspace's root.
 pub const LEDGER_FILE: &str = "results.tsv";
+/// The instructions that an agent, or a person, works by.
+const PROGRAM_FILE: &str = "program.md";
 /// The folder for what a run writes beside the ledger; it ignores itself.
 pub const PRIVATE_FOLDER: &str = ".warpsmith";
 
@@ -43,6 +46,7 @@ const NEW_SETTINGS: &str = "\
 # dtype = \"bf16\"         # without these three: f32 (on a GPU the model's own type), one sequence, 128 tokens
 # batch = 1
 # seq = 512
+# notify = 'notify-send \"$WARPSMITH_SUMMARY\"'   # run by sh when a run ends or is interrupted
 
 [device]
 # backend = \"cuda\"       # or \"cpu\"; without it, a GPU where there is one
@@ -63,6 +67,8 @@ pub struct Workspace {
 pub struct Made {
     /// The settings file, if it was written.
     pub settings: Option<PathBuf>,
+    /// Other files that were written.
+    pub files: Vec<PathBuf>,
     /// The folder of the new repository, if one was made.
     pub repository: Option<PathBuf>,
 }
@@ -72,11 +78,25 @@ impl Made {
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let settings = self.settings.iter().map(|path| format!("made a workspace: {}", path.display()));
+        let files = (!self.files.is_empty()).then(|| {
+            if let [only] = self.files.as_slice() {
+                return format!("made {}", only.display());
+            }
+            let folders: BTreeSet<&Path> = self.files.iter().filter_map(|path| path.parent()).collect();
+            let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+            format!("copied {} files into {}", self.files.len(), folders.join(", "))
+        });
         let repository = self
             .repository
             .iter()
             .map(|path| format!("made a git repository in {}; it holds only Warpsmith's own files", path.display()));
-        settings.chain(repository).collect()
+        settings.chain(files).chain(repository).collect()
+    }
+
+    /// Whether nothing had to be done.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -119,7 +139,24 @@ impl Workspace {
     /// # Errors
     /// The directory cannot be written, or is in a repository that cannot be used.
     pub fn make(model_dir: &Path) -> Result<(Self, Made), WorkspaceError> {
-        let root = canonical(model_dir)?;
+        Self::make_with(model_dir, &[])
+    }
+
+    /// The same with a copy of the program page, and (with `copies`) of every starter kernel and operation.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub fn init(dir: &Path, copies: bool) -> Result<(Self, Made), WorkspaceError> {
+        let mut names: Vec<&str> = embedded_names(PROGRAM_FILE).collect();
+        if copies {
+            names.extend(embedded_names("kernels/").chain(embedded_names("reference/")));
+        }
+        Self::make_with(dir, &names)
+    }
+
+    /// The workspace with copies of these files of the binary.
+    fn make_with(dir: &Path, copies: &[&str]) -> Result<(Self, Made), WorkspaceError> {
+        let root = canonical(dir)?;
         // Looked at first: what cannot be used is refused before anything is written.
         match open_repository(&root) {
             Ok(_) | Err(WorkspaceError::NoRepository { .. }) => {}
@@ -132,7 +169,15 @@ impl Workspace {
             made.settings = Some(path);
         }
         let workspace = Self::at(&root)?;
-        made.repository = workspace.ensure_repository()?;
+        for name in copies {
+            let path = root.join(name);
+            // Also where it is a link that leads nowhere: it is the user's.
+            if let (Err(_), Some(text)) = (path.symlink_metadata(), embedded(name)) {
+                write_synced(&path, text.as_bytes()).map_err(WorkspaceError::writing(&path))?;
+                made.files.push(path);
+            }
+        }
+        made.repository = workspace.repository_with(copies)?;
         Ok((workspace, made))
     }
 
@@ -141,11 +186,17 @@ impl Workspace {
     /// # Errors
     /// As [`Self::make`].
     pub fn ensure_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
+        self.repository_with(&[])
+    }
+
+    /// The same; a new repository begins with the settings and these files.
+    fn repository_with(&self, files: &[&str]) -> Result<Option<PathBuf>, WorkspaceError> {
         match open_repository(&self.root) {
             Ok(_) => Ok(None),
             Err(WorkspaceError::NoRepository { .. }) => {
-                let files = [SETTINGS_FILE].into_iter().filter(|file| self.root.join(file).is_file());
-                repository::make(&self.root, &files.collect::<Vec<_>>())?;
+                let all = [SETTINGS_FILE].iter().chain(files).copied();
+                let there: Vec<&str> = all.filter(|file| self.root.join(file).is_file()).collect();
+                repository::make(&self.root, &there)?;
                 Ok(Some(self.root.clone()))
             }
             Err(error) => Err(error),
@@ -178,6 +229,24 @@ impl Workspace {
                 None => Err(WorkspaceError::NoFile { name: name.to_owned(), root: self.root.clone() }),
             },
             Err(error) => Err(WorkspaceError::reading(&path)(error)),
+        }
+    }
+
+    /// The first of these files that there is, with its name: on disk in this order, else in this order among the copies
+    /// inside the binary. What stands in the workspace comes before every copy.
+    ///
+    /// # Errors
+    /// As [`Self::file`], for the first one on disk.
+    pub fn first_file(&self, names: &[String]) -> Result<Option<(String, Text)>, WorkspaceError> {
+        let mut on_disk = None;
+        for name in names {
+            if on_disk.is_none() && self.root.join(relative(name)?).exists() {
+                on_disk = Some(name);
+            }
+        }
+        match on_disk.or_else(|| names.iter().find(|name| embedded(name).is_some())) {
+            Some(name) => Ok(Some((name.clone(), self.file(name)?))),
+            None => Ok(None),
         }
     }
 

@@ -41,6 +41,8 @@ pub struct RunSettings {
     pub batch: Option<u64>,
     /// Tokens in a sequence.
     pub seq: Option<u64>,
+    /// A command for `sh -c`, run when a run ends or is interrupted.
+    pub notify: Option<String>,
 }
 
 impl Default for RunSettings {
@@ -54,6 +56,7 @@ impl Default for RunSettings {
             dtype: None,
             batch: None,
             seq: None,
+            notify: None,
         }
     }
 }
@@ -136,11 +139,12 @@ mod tests {
     #[test]
     fn every_key_can_be_set() {
         let text = "[run]\nmax_reverts = 3\nroofline = 0.8\nspeedup = 4\nper_kernel = \"8m\"\nbudget = \"90s\"\n\
-                    dtype = \"bf16\"\nbatch = 2\nseq = 512\n[device]\nbackend = \"cuda\"\nindex = 1\n[tuner]\n";
+                    dtype = \"bf16\"\nbatch = 2\nseq = 512\nnotify = \"true\"\n[device]\nbackend = \"cuda\"\nindex = 1\n[tuner]\n";
         let Settings { run, device, .. } = Settings::parse(text).unwrap();
         assert_eq!(device, DeviceSettings { backend: Some(BackendName::Cuda), index: Some(1) });
         assert_eq!((run.max_reverts, run.roofline, run.speedup), (3, 0.8, 4.0));
         assert_eq!((run.per_kernel, run.budget), (Duration::from_secs(480), Some(Duration::from_secs(90))));
+        assert_eq!(run.notify.as_deref(), Some("true"));
         assert_eq!((run.dtype, run.batch, run.seq), (Some(Dtype::Bf16), Some(2), Some(512)));
     }
 

@@ -115,3 +115,22 @@ fn repositories_that_cannot_be_opened_get_a_sentence_with_a_way_out() {
     let error = Workspace::make(root.path()).unwrap_err().to_string();
     assert!(error.contains("partial clone"), "{error}");
 }
+
+#[test]
+fn the_first_of_several_files_is_taken_and_what_is_on_disk_before_any_copy() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join(SETTINGS_FILE), "").unwrap();
+    let workspace = Workspace::find(root.path()).unwrap().unwrap();
+    let names = ["kernels/cpu/this-machine/rmsnorm.c", "kernels/cpu/rmsnorm.c"].map(str::to_owned);
+    let first = || workspace.first_file(&names).unwrap().map(|(name, text)| (name, text.path.is_some()));
+    assert_eq!(first(), Some((names[1].clone(), false)));
+    fs::create_dir_all(root.path().join("kernels/cpu/this-machine")).unwrap();
+    fs::write(root.path().join(&names[1]), "mine").unwrap();
+    assert_eq!(first(), Some((names[1].clone(), true)));
+    fs::write(root.path().join(&names[0]), "mine, tuned here").unwrap();
+    assert_eq!(first(), Some((names[0].clone(), true)));
+    assert_eq!(workspace.first_file(&["kernels/cpu/conv2d.c".to_owned()]).unwrap(), None);
+    // A copy for the device does not take the place of what the user wrote for all: the copy here is the common one.
+    let turned = [names[1].replace("rmsnorm", "matmul"), names[0].clone()];
+    assert_eq!(workspace.first_file(&turned).unwrap().unwrap().0, names[0]);
+}

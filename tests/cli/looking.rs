@@ -134,7 +134,20 @@ fn the_operations_are_listed_and_one_is_shown_in_full() {
     let nowhere = Place::empty();
     let out = nowhere.warpsmith(&["ops"]).ok();
     let names: Vec<_> = out.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names, ["flash_attention", "fused_mlp", "matmul", "rmsnorm", "rotary_embedding"]);
+    assert_eq!(
+        names,
+        [
+            "cross_entropy",
+            "flash_attention",
+            "fused_mlp",
+            "layernorm",
+            "matmul",
+            "reduce",
+            "rmsnorm",
+            "rotary_embedding",
+            "softmax"
+        ]
+    );
     let matmul = nowhere.warpsmith(&["ops", "matmul"]).ok();
     for part in [
         "symbols   batch, M, N, K",
@@ -156,7 +169,22 @@ fn the_operations_are_listed_and_one_is_shown_in_full() {
 fn every_command_has_help_with_examples() {
     let nowhere = Place::empty();
     let main = nowhere.warpsmith(&["--help"]).ok();
-    for command in ["run", "profile", "bench", "verify", "status", "log", "show", "report", "doctor", "ops"] {
+    for command in [
+        "run",
+        "profile",
+        "bench",
+        "verify",
+        "status",
+        "log",
+        "show",
+        "report",
+        "apply",
+        "prune",
+        "init",
+        "completions",
+        "doctor",
+        "ops",
+    ] {
         assert!(main.lines().any(|line| line.trim_start().starts_with(command)), "{command} in\n{main}");
         let help = nowhere.warpsmith(&[command, "--help"]).ok();
         assert!(help.contains("Examples:") && help.contains(&format!("  warpsmith {command}")), "{help}");

@@ -4,13 +4,21 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod apply;
 mod bench;
 mod consistency;
 mod crashes;
+mod diagnose;
+mod documents;
+mod families;
 mod garbage;
+mod init;
 mod kills;
 mod looking;
+mod made;
+mod notify;
 mod places;
+mod prune;
 mod refusals;
 mod report;
 mod run;

@@ -107,7 +107,7 @@ fn the_last_lines_are_the_summary_and_the_commands_to_look_closer() {
     let wanted = [
         format!("as a page    warpsmith report {run}"),
         "every try    warpsmith log".to_owned(),
-        format!("take it      git merge warpsmith/{run}"),
+        format!("take it      warpsmith apply {run}    (or every step: git merge warpsmith/{run})"),
         format!("history      git log --stat warpsmith/{run}"),
     ];
     assert_eq!(last, wanted);

@@ -34,6 +34,32 @@ pub fn keeps() -> String {
     rmsnorm("[tune]\nPASSES = { value = 40, choices = [4, 40] }\n", "", "")
 }
 
+/// The same for layernorm.
+pub fn layernorm_keeps() -> String {
+    let body = "
+void layernorm(const T *x, const T *weight, const T *bias, T *y, int64_t batch, int64_t dim, float eps) {
+    for (int64_t row = 0; row < batch; row++) {
+        float mean = 0, variance = 0;
+        for (int pass = 0; pass < PASSES; pass++) {
+            mean *= 0.0f, variance *= 0.0f;
+            for (int64_t j = 0; j < dim; j++) mean += ws_load(x[row * dim + j]);
+            mean /= (float)dim;
+            for (int64_t j = 0; j < dim; j++) {
+                const float v = ws_load(x[row * dim + j]) - mean;
+                variance += v * v;
+            }
+        }
+        const float scale = 1 / sqrtf(variance / (float)dim + eps);
+        for (int64_t j = 0; j < dim; j++)
+            y[row * dim + j] = ws_store((ws_load(x[row * dim + j]) - mean) * scale * ws_load(weight[j]) + ws_load(bias[j]));
+    }
+}
+";
+    let front = "[tune]\nPASSES = { value = 40, choices = [4, 40] }\n";
+    let head = "op = \"layernorm\"\ndtypes = [\"f16\", \"bf16\", \"f32\"]\narch = [\"native\"]";
+    format!("/*---\n{head}\n{front}---*/\n{body}")
+}
+
 /// Every other point is slower, and two changes at once do not compile, which saves time: a revert.
 pub fn reverts() -> String {
     let axes = ["A", "B", "C", "D", "E", "F"];

@@ -18,6 +18,14 @@ use warpsmith::history::{Row, parse_ledger};
 pub const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
 "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 128, "rms_norm_eps": 1e-5}"#;
 
+/// A GPT-2 of one layer.
+pub const GPT2: &str = r#"{"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 1, "n_head": 2,
+"n_positions": 32, "vocab_size": 128}"#;
+
+/// A BERT of one layer, with its pooler.
+pub const BERT: &str = r#"{"architectures": ["BertModel"], "hidden_size": 64, "intermediate_size": 128,
+"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 128, "max_position_embeddings": 32}"#;
+
 /// A run over one target.
 pub const RUN: [&str; 6] = ["run", "model", "--only", "rmsnorm", "--seed", "1"];
 

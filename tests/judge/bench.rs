@@ -22,7 +22,10 @@ pub fn starter(op: &str) -> String {
     read(&format!("kernels/cpu/{op}.c")).unwrap()
 }
 
-/// An operation as it ships, with ordinary shapes shrunk; hostile inputs stay as they are.
+/// Elements of a hostile input: all but the largest stay as they are.
+const MAX_HOSTILE: u64 = 1 << 20;
+
+/// An operation as it ships, with ordinary shapes shrunk, and hostile inputs where they are very large.
 pub fn source(name: &str) -> OpSource {
     let mut source = OpSource::read(name, &read).unwrap();
     let op = source.operation().unwrap();
@@ -33,6 +36,10 @@ pub fn source(name: &str) -> OpSource {
             toml::Value::try_from(shape).unwrap()
         });
         file.insert(key.into(), small.collect::<Vec<_>>().into());
+    }
+    for (hostile, table) in op.adversarial.iter().zip(file["adversarial"].as_array_mut().unwrap()) {
+        let (shape, _) = op.shrink_to(&op.complete(&hostile.shape).unwrap(), u64::MAX, MAX_HOSTILE).unwrap();
+        table["shape"] = toml::Value::try_from(shape).unwrap();
     }
     if let Some(toml::Value::Table(random)) = file.get_mut("random") {
         for (_, bounds) in random.iter_mut() {
@@ -49,9 +56,13 @@ fn target(op: &str) -> Vec<TargetShape> {
     let shape = match op {
         "rmsnorm" => Shape::from([("rows", 96), ("cols", 1000)]),
         "matmul" => Shape::from([("M", 40), ("N", 96), ("K", 300), ("trans_b", 1)]),
+        "softmax" => Shape::from([("rows", 96), ("cols", 1000)]),
+        "layernorm" => Shape::from([("batch", 96), ("dim", 1000)]),
         "rotary_embedding" => Shape::from([("B", 1), ("H", 8), ("S", 100), ("D", 64)]),
         "flash_attention" => Shape::from([("B", 1), ("H", 4), ("S_q", 90), ("S_kv", 90), ("D", 32), ("causal", 1)]),
         "fused_mlp" => Shape::from([("B", 10), ("D", 100), ("H", 300)]),
+        "cross_entropy" => Shape::from([("batch", 70), ("vocab", 1000)]),
+        "reduce" => Shape::from([("rows", 200), ("cols", 1000)]),
         other => panic!("no target for {other}"),
     };
     vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }]
@@ -67,6 +78,7 @@ pub fn task(op: &str, candidate: &str, incumbent: &str) -> EvaluationTask {
         target: target(op),
         seed: 20,
         precision: Some(Precision { margin: 3.0, spread: 1.0, rounds: 1 }),
+        look: false,
         branch_over_best: None,
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use warpsmith::backend::cpu::{self, Cpu};
 use warpsmith::backend::{
     Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Disturbed, Fault, Host, MemoryError, Poison, Region,
-    Span, StartError, Step,
+    Source, Span, StartError, Step,
 };
 use warpsmith::device::{Ceilings, DeviceCard};
 use warpsmith::evaluation::{ErrorStats, Evaluation, Verdict};
 use warpsmith::harness::{Block, Elsewhere, EvaluationTask, Failure, Judge, Session, SessionTask, Watch};
-use warpsmith::kernel::{FrontMatter, KernelFile, Resolution};
+use warpsmith::kernel::{FrontMatter, KernelFile};
 use warpsmith::op::{DrawPlan, Dtype, Operation, Shape};
 
 use crate::bench::{edit, task};
@@ -128,11 +128,10 @@ impl Backend for Other {
     fn compile(
         &self,
         op: &Operation,
-        kernel: &KernelFile,
-        resolutions: &[Resolution],
+        files: &[Source<'_>],
         cancelled: &AtomicBool,
-    ) -> Result<Vec<cpu::Image>, BuildError> {
-        self.cpu.compile(op, kernel, resolutions, cancelled)
+    ) -> Result<Vec<Vec<cpu::Image>>, BuildError> {
+        self.cpu.compile(op, files, cancelled)
     }
     fn glue(&self, step: Step, dtype: Dtype) -> Result<cpu::Image, BuildError> {
         self.cpu.glue(step, dtype)
@@ -140,7 +139,7 @@ impl Backend for Other {
     fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(cpu::Image, &'static str)> {
         let kernel = KernelFile::parse(self.knobs.library.as_ref()?).unwrap();
         let resolution = kernel.resolve(shape, dtype, &self.card().facts).unwrap();
-        let mut images = self.cpu.compile(op, &kernel, &[resolution], &GO).unwrap();
+        let mut images = self.cpu.compile(op, &[(&kernel, &[resolution])], &GO).unwrap().concat();
         Some((images.remove(0), "a library"))
     }
     fn arena(&self, inputs: usize, outputs: usize) -> Result<Memory, MemoryError> {

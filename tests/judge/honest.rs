@@ -76,12 +76,86 @@ void flash_attention(const T *q, const T *k, const T *v, T *o, int64_t B, int64_
 }
 "#;
 
+const SOFTMAX: &str = r#"/*---
+op = "softmax"
+dtypes = ["f16", "bf16", "f32"]
+---*/
+void softmax(const T *x, T *y, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        float top = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < cols; j++) top = fmaxf(top, ws_load(x[r * cols + j]));
+        for (int64_t j = 0; j < cols; j++) sum += expf(ws_load(x[r * cols + j]) - top);
+        for (int64_t j = 0; j < cols; j++) {
+            const float p = expf(ws_load(x[r * cols + j]) - top) / sum;
+            y[r * cols + j] = ws_store(p);
+        }
+    }
+}
+"#;
+
+const LAYERNORM: &str = r#"/*---
+op = "layernorm"
+dtypes = ["f16", "bf16", "f32"]
+---*/
+void layernorm(const T *x, const T *weight, const T *bias, T *y, int64_t batch, int64_t dim, float eps) {
+    for (int64_t r = 0; r < batch; r++) {
+        float sum = 0, squares = 0;
+        for (int64_t j = 0; j < dim; j++) sum += ws_load(x[r * dim + j]);
+        const float mean = sum / (float)dim;
+        for (int64_t j = 0; j < dim; j++) { const float d = ws_load(x[r * dim + j]) - mean; squares += d * d; }
+        const float variance = squares / (float)dim;
+        const float scale = 1 / sqrtf(variance + eps);
+        for (int64_t j = 0; j < dim; j++) {
+            const float d = ws_load(x[r * dim + j]) - mean;
+            const float v = d * scale * ws_load(weight[j]) + ws_load(bias[j]);
+            y[r * dim + j] = ws_store(v);
+        }
+    }
+}
+"#;
+
+const CROSS_ENTROPY: &str = r#"/*---
+op = "cross_entropy"
+dtypes = ["f16", "bf16", "f32"]
+---*/
+void cross_entropy(const T *logits, const int64_t *targets, float *losses, float *loss, int64_t batch, int64_t vocab) {
+    double all = 0;
+    for (int64_t i = 0; i < batch; i++) {
+        const T *row = logits + i * vocab;
+        float top = -INFINITY;
+        for (int64_t j = 0; j < vocab; j++) top = fmaxf(top, ws_load(row[j]));
+        float sum = 0;
+        for (int64_t j = 0; j < vocab; j++) sum += expf(ws_load(row[j]) - top);
+        losses[i] = top - ws_load(row[targets[i]]) + logf(sum);
+        all += losses[i];
+    }
+    *loss = (float)(all / batch);
+}
+"#;
+
+const REDUCE: &str = r#"/*---
+op = "reduce"
+dtypes = ["f16", "bf16", "f32"]
+---*/
+void reduce(const T *x, T *y, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        float sum = 0;
+        for (int64_t j = 0; j < cols; j++) sum += ws_load(x[r * cols + j]);
+        y[r] = ws_store(sum);
+    }
+}
+"#;
+
 /// The honest kernel of an operation that tests edit.
 pub fn small(op: &str) -> &'static str {
     match op {
         "rmsnorm" => RMSNORM,
         "matmul" => MATMUL,
         "flash_attention" => FLASH_ATTENTION,
+        "softmax" => SOFTMAX,
+        "layernorm" => LAYERNORM,
+        "cross_entropy" => CROSS_ENTROPY,
+        "reduce" => REDUCE,
         other => panic!("no small kernel for {other}"),
     }
 }
@@ -112,6 +186,33 @@ const UNUSUAL: &[(&str, &str, Edits)] = &[
     ("a small honest rmsnorm", "rmsnorm", &[]),
     ("a small honest matmul", "matmul", &[]),
     ("a small honest attention", "flash_attention", &[]),
+    ("a small honest softmax", "softmax", &[]),
+    ("a small honest layernorm", "layernorm", &[]),
+    (
+        "weights from a logarithm of the sum",
+        "softmax",
+        &[("expf(ws_load(x[r * cols + j]) - top) / sum;", "expf(ws_load(x[r * cols + j]) - top - logf(sum));")],
+    ),
+    ("a small honest cross entropy", "cross_entropy", &[]),
+    ("a small honest reduce", "reduce", &[]),
+    (
+        "a loss as the logarithm of the whole sum less the logit",
+        "cross_entropy",
+        &[("top - ws_load(row[targets[i]]) + logf(sum)", "(top + logf(sum)) - ws_load(row[targets[i]])")],
+    ),
+    (
+        "a mean added up in single precision, from the last loss to the first",
+        "cross_entropy",
+        &[
+            (
+                "*loss = (float)(all / batch);",
+                "float sum = 0; for (int64_t i = batch; i-- > 0;) sum += losses[i]; *loss = sum / batch;",
+            ),
+            ("all += losses[i];", ""),
+            ("double all = 0;", ""),
+        ],
+    ),
+    ("a row added up backwards", "reduce", &[("x[r * cols + j]", "x[r * cols + cols - 1 - j]")]),
     (
         "compensated summation in single precision",
         "matmul",
@@ -236,7 +337,17 @@ fn a_sum_in_any_order_is_accepted_where_it_is_stated_and_only_there() {
 
 #[test]
 fn every_symbol_of_every_operation_may_be_specialised() {
-    for name in ["matmul", "rmsnorm", "rotary_embedding", "flash_attention", "fused_mlp"] {
+    for name in [
+        "matmul",
+        "rmsnorm",
+        "rotary_embedding",
+        "flash_attention",
+        "fused_mlp",
+        "softmax",
+        "layernorm",
+        "cross_entropy",
+        "reduce",
+    ] {
         let op = OpSource::read(name, &read).unwrap().operation().unwrap();
         let planned = plan(&op, &[], 1, &CASE_LIMITS).unwrap();
         let distinct: BTreeSet<_> = planned.iter().map(|one| (&one.case.shape, one.case.dtype)).collect();

@@ -23,6 +23,11 @@ const ROW_PRICE: f64 = 0.005;
 /// How much uncertainty counts as promise, for the places of a batch in turn: from "take the best" to "go and see".
 const BOLDNESS: [f64; 6] = [0.2, 1.0, 0.5, 2.0, 1.0, 0.2];
 
+/// The technique of a move that gives tunables other values, by its identifier in `program.md`.
+pub const TUNE: &str = "tune";
+/// The technique of a move that adds a variant row.
+pub const VARIANT: &str = "variant";
+
 /// A change of the incumbent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Move {
@@ -34,7 +39,7 @@ pub struct Move {
     pub text: String,
     /// The point in force on each shape.
     pub points: Vec<Point>,
-    /// `tune` or `variant`.
+    /// [`TUNE`] or [`VARIANT`].
     pub technique: &'static str,
     /// What changed.
     pub description: String,
@@ -348,14 +353,14 @@ impl<'a> Search<'a> {
             Idea::Base(point) => {
                 let values = self.space.values(point);
                 let text = set_tunables(&self.kernel.text, &values).ok()?;
-                (text, "tune", difference(&self.kernel.values(), &values))
+                (text, TUNE, difference(&self.kernel.values(), &values))
             }
             Idea::Row(when, point) => {
                 let values = self.space.values(point);
                 let text = add_variant(&self.kernel.text, when, &values).ok()?;
                 let shape = (0..self.brief.shapes.len()).find(|shape| self.holds(when, *shape))?;
                 let before = self.space.values(&self.in_force(shape, None));
-                (text, "variant", format!("for {when}: {}", difference(&before, &values)))
+                (text, VARIANT, format!("for {when}: {}", difference(&before, &values)))
             }
         };
         let parsed = KernelFile::parse(&text).ok()?;

@@ -12,11 +12,12 @@ use super::glue::glue;
 use super::host::{Host, HostError, Limits};
 use super::oracle::Oracle;
 use crate::backend::{
-    Backend, BuildError, Call, CaseLimits, CaseMemory, Fault, MemoryError, StartError, Step, calls_per_sample,
+    Backend, BuildError, Call, CaseLimits, CaseMemory, Fault, MemoryError, Source, StartError, Step, by_file,
+    calls_per_sample,
 };
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
-use crate::kernel::{FrontMatter, KernelFile, Resolution};
+use crate::kernel::FrontMatter;
 use crate::op::{Dtype, Operation, Shape};
 
 /// What a processor judges in a fraction of a second a case.
@@ -82,23 +83,25 @@ impl Backend for Cpu {
     fn compile(
         &self,
         op: &Operation,
-        kernel: &KernelFile,
-        resolutions: &[Resolution],
+        files: &[Source<'_>],
         cancelled: &AtomicBool,
-    ) -> Result<Vec<Image>, BuildError> {
-        let next = Mutex::new(0..resolutions.len());
+    ) -> Result<Vec<Vec<Image>>, BuildError> {
+        let units: Vec<Unit<'_>> = files
+            .iter()
+            .flat_map(|(kernel, resolutions)| resolutions.iter().map(|resolution| Unit { op, kernel, resolution }))
+            .collect();
+        let next = Mutex::new(0..units.len());
         // What makes one compilation run into its limits makes all of them do so.
         let failed = AtomicBool::new(false);
         let done: Mutex<Vec<(usize, Result<Image, CompileError>)>> = Mutex::new(Vec::new());
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(resolutions.len());
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(units.len());
         std::thread::scope(|scope| {
             for _ in 0..workers {
                 scope.spawn(|| {
                     while !failed.load(Ordering::Relaxed) && !cancelled.load(Ordering::Relaxed) {
                         let taken = next.lock().unwrap_or_else(PoisonError::into_inner).next();
                         let Some(index) = taken else { return };
-                        let unit = Unit { op, kernel, resolution: &resolutions[index] };
-                        let result = self.compiler.compile(&unit);
+                        let result = self.compiler.compile(&units[index]);
                         failed.fetch_or(result.is_err(), Ordering::Relaxed);
                         done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
                     }
@@ -110,7 +113,8 @@ impl Backend for Cpu {
         if cancelled.load(Ordering::Relaxed) {
             return Err(BuildError::Cancelled);
         }
-        Ok(done.into_iter().map(|(_, result)| result).collect::<Result<_, _>>()?)
+        let images = done.into_iter().map(|(_, result)| result).collect::<Result<Vec<_>, _>>()?;
+        Ok(by_file(files, images))
     }
 
     fn glue(&self, step: Step, dtype: Dtype) -> Result<Image, BuildError> {

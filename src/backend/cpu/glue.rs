@@ -7,12 +7,10 @@ use crate::op::Dtype;
 
 const SOURCE: &str = include_str!("glue.c");
 
-const fn call(step: Step) -> &'static str {
-    match step {
-        Step::Embedding => "embedding(p[0], p[1], p[2], i[0], i[1])",
-        Step::Add => "add(p[0], p[1], p[2], i[0])",
-        Step::Nothing => "nothing()",
-    }
+fn call(step: Step) -> String {
+    let (pointers, ints) = step.arguments();
+    let arguments = (0..pointers).map(|at| format!("p[{at}]")).chain((0..ints).map(|at| format!("i[{at}]")));
+    format!("{}({})", step.function(), arguments.collect::<Vec<_>>().join(", "))
 }
 
 /// The image of a step. It goes the candidates' way, so that it is built with the same flags as kernels are.

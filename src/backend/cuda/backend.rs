@@ -9,10 +9,12 @@ use super::driver::{Gpu, device_count, device_facts, driver_version};
 use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
 use super::launch::{self, Host, Image};
 use super::nvml::Gauge;
-use crate::backend::{Backend, BuildError, CaseLimits, CaseMemory, MemoryError, StartError, Step, calls_per_sample};
+use crate::backend::{
+    Backend, BuildError, CaseLimits, CaseMemory, MemoryError, Source, StartError, Step, by_file, calls_per_sample,
+};
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
-use crate::kernel::{FrontMatter, KernelFile, Resolution};
+use crate::kernel::FrontMatter;
 use crate::op::{Dtype, Operation, Shape};
 
 /// Below this a launch is measured with others of a recording over rotated buffers, because a pair of events costs 4 µs and
@@ -63,7 +65,8 @@ pub fn company(ordinal: u32) -> Option<String> {
     let others = gauged.others.map_or(0, |others| others.len());
     let busy = gauged.busy_percent.unwrap_or(0);
     (others > 0 || busy >= BUSY_PERCENT).then(|| {
-        format!("{} is used by {others} other processes ({busy} % busy): times will be less certain", facts.name)
+        let processes = if others == 1 { "process" } else { "processes" };
+        format!("{} is used by {others} other {processes} ({busy} % busy): times will be less certain", facts.name)
     })
 }
 
@@ -149,16 +152,15 @@ impl Backend for Cuda {
     fn compile(
         &self,
         op: &Operation,
-        kernel: &KernelFile,
-        resolutions: &[Resolution],
+        files: &[Source<'_>],
         cancelled: &AtomicBool,
-    ) -> Result<Vec<Image>, BuildError> {
+    ) -> Result<Vec<Vec<Image>>, BuildError> {
         let capability = self.gpu().facts().capability;
         let facts = &self.card.facts;
-        let compiled = self.compiler.candidate(op, kernel, resolutions, capability, facts, cancelled)?;
-        let image =
-            |(compiled, resolution): (_, &Resolution)| Image::of_kernel(op, kernel, resolution, facts, compiled);
-        Ok(compiled.into_iter().zip(resolutions).map(image).collect())
+        let compiled = self.compiler.candidates(op, files, capability, facts, cancelled)?;
+        let wanted = files.iter().flat_map(|(kernel, resolutions)| resolutions.iter().map(move |one| (*kernel, one)));
+        let image = |((kernel, resolution), compiled)| Image::of_kernel(op, kernel, resolution, facts, compiled);
+        Ok(by_file(files, wanted.zip(compiled).map(image).collect()))
     }
 
     fn glue(&self, step: Step, dtype: Dtype) -> Result<Image, BuildError> {

@@ -35,42 +35,50 @@ fn a_layer_is_the_calls_of_a_llama_in_order() {
 #[test]
 fn shapes_are_those_of_the_configuration() {
     let graph = graph(&llama(), 2, 16);
-    let shape = |site: &str| {
-        let node = graph.nodes.iter().find(|node| node.site == site).unwrap();
-        let Work::Op { op, shape, .. } = &node.work else { panic!("{site} is glue") };
-        (*op, shape.clone())
-    };
-    let matmul =
-        |n, k| ("matmul", Shape::from([("batch", 1), ("M", 32), ("N", n), ("K", k), ("trans_b", 1), ("has_bias", 0)]));
-    assert_eq!(shape("layers.1.q_proj"), matmul(64, 64));
-    assert_eq!(shape("layers.1.k_proj"), matmul(32, 64));
-    assert_eq!(shape("lm_head"), matmul(500, 64));
+    assert_eq!(call(&graph, "layers.1.q_proj"), matmul(32, 64, 64, 1, 0));
+    assert_eq!(call(&graph, "layers.1.k_proj"), matmul(32, 32, 64, 1, 0));
+    assert_eq!(call(&graph, "lm_head"), matmul(32, 500, 64, 1, 0));
     let rotary = Shape::from([("B", 2), ("H", 4), ("S", 16), ("D", 8), ("bshd", 1), ("interleaved", 0)]);
-    assert_eq!(shape("layers.2.rotary_k"), ("rotary_embedding", rotary));
+    assert_eq!(call(&graph, "layers.2.rotary_k"), ("rotary_embedding", rotary));
     let attention = [("B", 2), ("H", 8), ("H_kv", 4), ("S_q", 16), ("S_kv", 16), ("D", 8), ("causal", 1), ("bshd", 1)];
-    assert_eq!(shape("layers.0.attention"), ("flash_attention", Shape::from(attention)));
-    assert_eq!(shape("layers.0.mlp"), ("fused_mlp", Shape::from([("B", 32), ("D", 64), ("H", 176)])));
-    assert_eq!(shape("norm"), ("rmsnorm", Shape::from([("rows", 32), ("cols", 64)])));
+    assert_eq!(call(&graph, "layers.0.attention"), ("flash_attention", Shape::from(attention)));
+    assert_eq!(call(&graph, "layers.0.mlp"), ("fused_mlp", Shape::from([("B", 32), ("D", 64), ("H", 176)])));
+    assert_eq!(call(&graph, "norm"), ("rmsnorm", Shape::from([("rows", 32), ("cols", 64)])));
+}
+
+/// The graphs of every family in every phase that it has.
+fn all_graphs() -> Vec<Graph> {
+    let phases = [Phase::Prefill, Phase::Decode];
+    let of = |config: &Value| phases.map(|phase| Graph::build(&parse(config).unwrap(), pass(phase, 2, 16)).ok());
+    let graphs: Vec<Graph> = one_of_each().iter().flat_map(of).flatten().collect();
+    assert_eq!(graphs.len(), 5 + 3);
+    graphs
 }
 
 #[test]
-fn every_activation_is_written_once_and_before_it_is_read() {
-    for config in [llama(), with(llama(), "architectures", json!(["Qwen2ForCausalLM"]))] {
-        let graph = graph(&config, 2, 16);
+fn everything_is_written_once_and_before_it_is_read() {
+    for graph in all_graphs() {
         let mut written = BTreeSet::new();
         for node in &graph.nodes {
-            let (output, inputs) = node.tensors.split_last().unwrap();
+            let outputs = if let Work::Glue(glue) = node.work { glue.outputs() } else { 1 };
+            let (inputs, outputs) = node.tensors.split_at(node.tensors.len() - outputs);
             for binding in inputs {
                 let tensor = &graph.tensors[binding.tensor];
                 assert!(
-                    !tensor.kind.is_activation() || written.contains(&binding.tensor),
+                    !tensor.kind.is_written() || written.contains(&binding.tensor),
                     "{}: {}",
                     node.site,
                     tensor.name
                 );
             }
-            assert!(graph.tensors[output.tensor].kind.is_activation());
-            assert!(written.insert(output.tensor), "{} is written twice", graph.tensors[output.tensor].name);
+            for output in outputs {
+                assert!(graph.tensors[output.tensor].kind.is_written(), "{}", node.site);
+                assert!(written.insert(output.tensor), "{} is written twice", graph.tensors[output.tensor].name);
+            }
+            if let Work::Glue(glue) = node.work {
+                let bound: Vec<&str> = node.tensors.iter().map(|binding| binding.name).collect();
+                assert_eq!(bound, glue.arguments(), "{}", node.site);
+            }
         }
         assert!(written.contains(&graph.output));
         let names: BTreeSet<&str> = graph.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
@@ -80,11 +88,13 @@ fn every_activation_is_written_once_and_before_it_is_read() {
 
 #[test]
 fn a_bias_is_bound_where_the_shape_says_so_and_nowhere_else() {
-    let graph = graph(&with(llama(), "architectures", json!(["Qwen2ForCausalLM"])), 1, 8);
-    for node in &graph.nodes {
-        let Work::Op { op: "matmul", shape, .. } = &node.work else { continue };
-        assert_eq!(shape.get("has_bias") == Some(1), node.tensor("bias").is_some(), "{}", node.site);
+    for graph in all_graphs() {
+        for node in &graph.nodes {
+            let Work::Op { op: "matmul", shape, .. } = &node.work else { continue };
+            assert_eq!(shape.get("has_bias") == Some(1), node.tensor("bias").is_some(), "{}", node.site);
+        }
     }
+    let graph = graph(&with(llama(), "architectures", json!(["Qwen2ForCausalLM"])), 1, 8);
     let with_bias = |site: &str| graph.nodes.iter().any(|n| n.site == site && n.tensor("bias").is_some());
     assert!(with_bias("layers.0.q_proj") && with_bias("layers.0.k_proj") && with_bias("layers.0.v_proj"));
     assert!(!with_bias("layers.0.o_proj") && !with_bias("lm_head"));
@@ -92,37 +102,57 @@ fn a_bias_is_bound_where_the_shape_says_so_and_nowhere_else() {
 
 #[test]
 fn elements_match_the_shapes() {
-    let graph = graph(&llama(), 2, 16);
-    for node in &graph.nodes {
-        let elements = |name: &str| graph.tensors[node.tensor(name).unwrap()].elements() as i64;
-        match &node.work {
-            Work::Op { op: "matmul", shape, .. } => {
-                let size = |symbol: &str| shape.get(symbol).unwrap();
-                assert_eq!(elements("a"), size("M") * size("K"));
-                assert_eq!(elements("b"), size("N") * size("K"));
-                assert_eq!(elements("c"), size("M") * size("N"));
+    for graph in all_graphs() {
+        graph.nodes.iter().for_each(|node| check_elements(&graph, node));
+    }
+}
+
+/// The tensors of a call have as many elements as its sizes say.
+fn check_elements(graph: &Graph, node: &Node) {
+    let elements = |name: &str| graph.tensors[node.tensor(name).unwrap()].elements() as i64;
+    let all = |names: &[&str]| names.iter().map(|name| elements(name)).collect::<Vec<_>>();
+    match &node.work {
+        Work::Op { op, shape, .. } => {
+            let size = |symbols: &str| symbols.split(' ').map(|s| shape.get(s).unwrap()).product::<i64>();
+            match *op {
+                "matmul" => assert_eq!(all(&["a", "b", "c"]), [size("M K"), size("N K"), size("M N")]),
+                "flash_attention" => {
+                    let (q, kv) = (size("B H S_q D"), size("B H_kv S_kv D"));
+                    assert_eq!(all(&["q", "k", "v", "o"]), [q, kv, kv, q], "{}", node.site);
+                }
+                "rotary_embedding" => {
+                    let (x, table) = (size("B H S D"), size("S D") / 2);
+                    assert_eq!(all(&["x", "y", "cos", "sin"]), [x, x, table, table]);
+                }
+                "fused_mlp" => assert_eq!(all(&["w_gate", "w_up", "w_down"]), [size("D H"); 3]),
+                "rmsnorm" => assert_eq!(all(&["x", "weight"]), [size("rows cols"), size("cols")]),
+                "layernorm" => {
+                    let (x, dim) = (size("batch dim"), size("dim"));
+                    assert_eq!(all(&["x", "weight", "bias", "y"]), [x, dim, dim, x]);
+                }
+                op => panic!("no check for {op}"),
             }
-            Work::Op { op: "flash_attention", shape, .. } => {
-                let size = |symbol: &str| shape.get(symbol).unwrap();
-                let (q, kv) = (size("B") * size("H") * 16 * 8, size("B") * size("H_kv") * 16 * 8);
-                assert_eq!((elements("q"), elements("k"), elements("v"), elements("o")), (q, kv, kv, q));
+        }
+        Work::Glue(glue) => {
+            let bytes = |inputs: &[&str], outputs: &[&str]| {
+                let sum = |names: &[&str]| all(names).iter().sum::<i64>() as u64;
+                (sum(inputs) * 4, sum(outputs) * 4)
+            };
+            let of_all = |inputs, outputs| assert_eq!(glue.bytes(Dtype::F32), bytes(inputs, outputs), "{}", node.site);
+            match *glue {
+                Glue::Embedding { tokens, width } | Glue::AddedEmbedding { tokens, width } => {
+                    assert_eq!(all(&["ids", "y"]), [tokens as i64, (tokens * width) as i64]);
+                }
+                Glue::Add { .. } => of_all(&["a", "b"], &["y"]),
+                Glue::Gelu { .. } | Glue::GeluTanh { .. } | Glue::Tanh { .. } => of_all(&["x"], &["y"]),
+                Glue::Split { .. } => of_all(&["x"], &["q", "k", "v"]),
+                Glue::Append { batch, seq, width } => {
+                    assert_eq!(all(&["x", "y"]), [(batch * width) as i64, (batch * seq * width) as i64]);
+                }
+                Glue::FirstToken { batch, seq, width } => {
+                    assert_eq!(all(&["x", "y"]), [(batch * seq * width) as i64, (batch * width) as i64]);
+                }
             }
-            Work::Op { op: "rotary_embedding", shape, .. } => {
-                let all = ["B", "H", "S", "D"].iter().map(|s| shape.get(s).unwrap()).product::<i64>();
-                assert_eq!(
-                    (elements("x"), elements("y"), elements("cos"), elements("sin")),
-                    (all, all, 16 * 4, 16 * 4)
-                );
-            }
-            Work::Op { op: "fused_mlp", .. } => {
-                assert_eq!((elements("w_gate"), elements("w_up"), elements("w_down")), (176 * 64, 176 * 64, 64 * 176));
-            }
-            Work::Op { op: "rmsnorm", .. } => assert_eq!((elements("x"), elements("weight")), (32 * 64, 64)),
-            Work::Glue(Glue::Embedding { tokens, width }) => {
-                assert_eq!((elements("tokens"), elements("y")), (*tokens as i64, (tokens * width) as i64));
-            }
-            Work::Glue(Glue::Add { elements: n }) => assert_eq!((elements("a"), elements("b")), (*n as i64, *n as i64)),
-            Work::Op { op, .. } => panic!("no check for {op}"),
         }
     }
 }
@@ -184,7 +214,7 @@ fn the_models_epsilon_reaches_every_norm() {
 #[test]
 fn a_pass_may_run_the_first_layers_only() {
     let config = parse(&llama()).unwrap();
-    let pass = Pass { batch: 1, seq: 16, dtype: Dtype::Bf16, layers: Some(1) };
+    let pass = Pass { layers: Some(1), ..pass(Phase::Prefill, 1, 16) };
     let graph = Graph::build(&config, pass).unwrap();
     assert_eq!((graph.layers, graph.layers_of_model, graph.nodes.len()), (1, 3, 1 + 12 + 2));
     assert!(graph.notes[0].contains("first 1 of 3 layers"), "{:?}", graph.notes);
@@ -196,12 +226,12 @@ fn passes_that_run_nothing_or_too_much_are_refused() {
         parse(&with(with(llama(), "architectures", json!(["MistralForCausalLM"])), "sliding_window", json!(8)))
             .unwrap();
     let said = |batch, seq, layers| {
-        let pass = Pass { batch, seq, dtype: Dtype::F32, layers };
+        let pass = Pass { layers, ..pass(Phase::Prefill, batch, seq) };
         Graph::build(&config, pass).map(|_| ()).unwrap_err().to_string()
     };
     assert!(said(0, 8, None).contains("1 or more") && said(1, 0, None).contains("1 or more"));
     assert!(said(1, 8, Some(0)).contains("0 layers") && said(1, 8, Some(4)).contains("has 3 layers, not 4"));
     assert!(said(u64::MAX, 2, None).contains("too many") && said(1 << 30, 8, None).contains("too many"));
     assert!(said(1, 9, None).contains("sliding window of 8"));
-    assert!(Graph::build(&config, Pass { batch: 1, seq: 8, dtype: Dtype::F32, layers: None }).is_ok());
+    assert!(Graph::build(&config, pass(Phase::Prefill, 1, 8)).is_ok());
 }

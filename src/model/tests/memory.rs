@@ -5,7 +5,7 @@ use crate::model::{Memory, TensorKind};
 
 #[test]
 fn activations_that_live_together_never_share_memory() {
-    for config in [llama(), with(llama(), "architectures", json!(["Qwen2ForCausalLM"]))] {
+    for config in one_of_each() {
         let graph = graph(&config, 2, 16);
         let slots = graph.slots();
         let span = |tensor: usize| {
@@ -42,7 +42,7 @@ fn seven_billion() -> Graph {
         "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 11008,
         "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000
     });
-    Graph::build(&parse(&config).unwrap(), Pass { batch: 1, seq: 128, dtype: Dtype::Bf16, layers: None }).unwrap()
+    Graph::build(&parse(&config).unwrap(), Pass { dtype: Dtype::Bf16, ..pass(Phase::Prefill, 1, 128) }).unwrap()
 }
 
 #[test]
@@ -66,8 +66,7 @@ fn where_no_layer_fits_the_sentence_says_what_else_to_do() {
     let said = graph.memory().check(&graph, 100 << 20).unwrap_err().to_string();
     assert!(said.contains("not even one layer fits"), "{said}");
     let config = parse(&llama()).unwrap();
-    let pass = Pass { batch: 64, seq: 2048, dtype: Dtype::F32, layers: None };
-    let long = Graph::build(&config, pass).unwrap();
+    let long = Graph::build(&config, pass(Phase::Prefill, 64, 2048)).unwrap();
     let said = long.memory().check(&long, 100 << 20).unwrap_err().to_string();
     assert!(said.contains("smaller --batch or --seq"), "{said}");
 }

@@ -12,7 +12,7 @@ use super::frame::{Request, Response};
 use super::messages::{Resources, clean, read};
 use super::process::{Pool, ProcessError};
 use super::{candidate_source, cubin, ptx};
-use crate::backend::BuildError;
+use crate::backend::{BuildError, Source};
 use crate::kernel::{Facts, KernelFile, Resolution, nvrtc_options, target_arch};
 use crate::op::{Dtype, Operation};
 use crate::sandbox::check_cuda;
@@ -119,8 +119,7 @@ impl Compiler {
         &self.includes
     }
 
-    /// Compiles `kernel` at each of `resolutions` for a device of compute capability `capability` (90 for 9.0), as many at once
-    /// as there are processes. Ends with the first that fails, or soon after `cancelled` is set.
+    /// Compiles `kernel` at each of `resolutions`, as [`Compiler::candidates`] does.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -133,30 +132,42 @@ impl Compiler {
         facts: &Facts,
         cancelled: &AtomicBool,
     ) -> Result<Vec<Compiled>, BuildError> {
-        let refused = |error: &dyn std::fmt::Display| BuildError::Kernel(error.to_string());
-        kernel.front.check_backend("cuda").map_err(|error| refused(&error))?;
-        kernel.front.check_arch(capability).map_err(|error| refused(&error))?;
-        kernel.check_against(op).map_err(|error| refused(&error))?;
-        check_cuda(&kernel.text).map_err(|error| refused(&error))?;
-        let options = nvrtc_options(&kernel.front.options).map_err(|error| refused(&error))?;
-        // Without tensor cores products unroll into thousands of instructions: what takes longest is begun first.
-        let mut order: Vec<usize> = (0..resolutions.len()).collect();
-        order.sort_by_key(|index| resolutions[*index].dtype != Dtype::F32);
-        let units: Vec<Unit> = order
-            .iter()
-            .map(|index| &resolutions[*index])
-            .map(|resolution| Unit {
+        self.candidates(op, &[(kernel, resolutions)], capability, facts, cancelled)
+    }
+
+    /// Compiles kernel files, each at each of its resolutions, for a device of compute capability `capability` (90 for 9.0), as
+    /// many at once as there are processes; the answer has them all in order. Ends with the first that fails, or soon after
+    /// `cancelled` is set.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn candidates(
+        &self,
+        op: &Operation,
+        files: &[Source<'_>],
+        capability: u32,
+        facts: &Facts,
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<Compiled>, BuildError> {
+        let mut units: Vec<(bool, Unit)> = Vec::new();
+        for (kernel, resolutions) in files {
+            let options = admit(op, kernel, capability)?;
+            let unit = |resolution: &Resolution| Unit {
                 name: format!("{}.cu", op.name),
                 source: candidate_source(op, kernel, resolution, capability),
                 arch: target_arch(&kernel.front.arch, capability),
                 options: options.clone(),
                 names: kernel.kernel_names(resolution, facts),
-            })
-            .collect();
-        let compiled = self.all(&units, true, cancelled)?;
-        let mut sorted: Vec<(usize, Compiled)> = order.into_iter().zip(compiled).collect();
-        sorted.sort_by_key(|(index, _)| *index);
-        Ok(sorted.into_iter().map(|(_, compiled)| compiled).collect())
+            };
+            units.extend(resolutions.iter().map(|resolution| (resolution.dtype == Dtype::F32, unit(resolution))));
+        }
+        // Without tensor cores products unroll into thousands of instructions: what takes longest is begun first.
+        let mut order: Vec<usize> = (0..units.len()).collect();
+        order.sort_by_key(|index| !units[*index].0);
+        let sorted: Vec<Unit> = order.iter().map(|index| units[*index].1.clone()).collect();
+        let mut compiled: Vec<(usize, Compiled)> = order.into_iter().zip(self.all(&sorted, true, cancelled)?).collect();
+        compiled.sort_by_key(|(index, _)| *index);
+        Ok(compiled.into_iter().map(|(_, compiled)| compiled).collect())
     }
 
     /// Compiles texts of the program's own (the judge's, oracles), with nothing before them and nothing refused.
@@ -291,6 +302,16 @@ impl Compiler {
         }
         hasher.finalize().to_hex().to_string()
     }
+}
+
+/// Holds a candidate to what can be said before it is compiled; its options as NVRTC takes them.
+fn admit(op: &Operation, kernel: &KernelFile, capability: u32) -> Result<Vec<String>, BuildError> {
+    let refused = |error: &dyn std::fmt::Display| BuildError::Kernel(error.to_string());
+    kernel.front.check_backend("cuda").map_err(|error| refused(&error))?;
+    kernel.front.check_arch(capability).map_err(|error| refused(&error))?;
+    kernel.check_against(op).map_err(|error| refused(&error))?;
+    check_cuda(&kernel.text).map_err(|error| refused(&error))?;
+    nvrtc_options(&kernel.front.options).map_err(|error| refused(&error))
 }
 
 fn without_resources(log: &str) -> String {

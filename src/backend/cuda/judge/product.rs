@@ -10,8 +10,9 @@ use crate::op::ProductLayout;
 const TILE: usize = 64;
 /// Matrices of one launch: the third dimension of a grid.
 const MOST_MATRICES: usize = 65_535;
-/// Up to so many multiply-adds our own kernel has begun and ended before cuBLAS has chosen one of its own.
-const SMALL: usize = 1 << 20;
+/// Up to so many multiply-adds our own kernel takes milliseconds, and every odd shape has cuBLAS load another kernel of its
+/// own, which takes longer.
+const SMALL: usize = 1 << 33;
 
 impl Desk {
     /// `out = a b` as `layout` says; addresses of doubles.

@@ -1,9 +1,15 @@
 /* The steps of a model between its operations, none of them a target. */
 
-extern "C" __global__ void embedding(const int64_t *tokens, const T *table, T *y, int64_t rows, int64_t width) {
+extern "C" __global__ void embedding(const int64_t *ids, const T *table, T *y, int64_t rows, int64_t width) {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
         for (int64_t column = threadIdx.x; column < width; column += blockDim.x)
-            y[row * width + column] = table[tokens[row] * width + column];
+            y[row * width + column] = table[ids[row] * width + column];
+}
+
+extern "C" __global__ void added_embedding(const T *x, const int64_t *ids, const T *table, T *y, int64_t rows, int64_t width) {
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
+        for (int64_t column = threadIdx.x; column < width; column += blockDim.x)
+            y[row * width + column] = ws_store(ws_load(x[row * width + column]) + ws_load(table[ids[row] * width + column]));
 }
 
 struct alignas(16) pack {
@@ -21,6 +27,46 @@ extern "C" __global__ void add(const T *a, const T *b, T *y, int64_t elements) {
         ((pack *)y)[i] = sum;
     }
     for (int64_t i = elements / LANES * LANES + first; i < elements; i += step) y[i] = ws_store(ws_load(a[i]) + ws_load(b[i]));
+}
+
+template <typename F> __device__ void map(const T *x, T *y, int64_t elements, F value) {
+    constexpr int64_t LANES = 16 / sizeof(T);
+    const int64_t first = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = gridDim.x * (int64_t)blockDim.x;
+    for (int64_t i = first; i < elements / LANES; i += step) {
+        pack values = ((const pack *)x)[i];
+        for (int64_t j = 0; j < LANES; j++) values.values[j] = ws_store(value(ws_load(values.values[j])));
+        ((pack *)y)[i] = values;
+    }
+    for (int64_t i = elements / LANES * LANES + first; i < elements; i += step) y[i] = ws_store(value(ws_load(x[i])));
+}
+
+/* By the complement, so that nothing cancels where x is far below zero. */
+extern "C" __global__ void gelu(const T *x, T *y, int64_t elements) {
+    map(x, y, elements, [](float v) { return 0.5f * v * erfcf(v * -0.70710678f); });
+}
+
+/* (1 + tanh u) / 2 is 1 / (1 + e^(-2u)). */
+extern "C" __global__ void gelu_tanh(const T *x, T *y, int64_t elements) {
+    map(x, y, elements, [](float v) { return v / (1.0f + expf(-1.59576912f * (v + 0.044715f * v * v * v))); });
+}
+
+extern "C" __global__ void hyperbolic_tangent(const T *x, T *y, int64_t elements) {
+    map(x, y, elements, [](float v) { return tanhf(v); });
+}
+
+extern "C" __global__ void split(const T *x, T *q, T *k, T *v, int64_t rows, int64_t width) {
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
+        for (int64_t column = threadIdx.x; column < width; column += blockDim.x) {
+            q[row * width + column] = x[row * 3 * width + column];
+            k[row * width + column] = x[row * 3 * width + width + column];
+            v[row * width + column] = x[row * 3 * width + 2 * width + column];
+        }
+}
+
+extern "C" __global__ void copy_rows(const T *x, T *y, int64_t rows, int64_t width, int64_t from, int64_t to, int64_t offset) {
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
+        for (int64_t column = threadIdx.x; column < width; column += blockDim.x)
+            y[offset + row * to + column] = x[row * from + column];
 }
 
 extern "C" __global__ void nothing() {}

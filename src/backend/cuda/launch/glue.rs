@@ -28,15 +28,6 @@ pub fn glue(compiler: &Compiler, step: Step, dtype: Dtype, capability: u32) -> R
     Ok(Image::Glue(step, cubin.cubin.to_vec().into()))
 }
 
-/// The name of a step's kernel.
-pub(super) const fn name(step: Step) -> &'static str {
-    match step {
-        Step::Embedding => "embedding",
-        Step::Add => "add",
-        Step::Nothing => "nothing",
-    }
-}
-
 /// Puts a step on the stream.
 pub(super) fn launch(
     gpu: &Gpu,
@@ -49,9 +40,11 @@ pub(super) fn launch(
     let arguments = ints.iter().fold(arguments, |all, int| all.long(*int));
     let most = i64::from(gpu.facts().multiprocessors) * 16;
     let blocks = match step {
-        Step::Embedding => ints.first().copied().unwrap_or(1),
+        Step::Embedding | Step::AddedEmbedding | Step::Split | Step::CopyRows => ints.first().copied().unwrap_or(1),
         // Each thread takes 16 bytes at a time.
-        Step::Add => ints.first().copied().unwrap_or(1) / i64::from(THREADS) / 8 + 1,
+        Step::Add | Step::Gelu | Step::GeluTanh | Step::Tanh => {
+            ints.first().copied().unwrap_or(1) / i64::from(THREADS) / 8 + 1
+        }
         Step::Nothing => 1,
     };
     gpu.launch(function, &Geometry::linear(blocks.clamp(1, most) as u32, THREADS), &arguments)

@@ -216,7 +216,7 @@ impl Loaded {
     fn new(gpu: &Gpu, image: &Image) -> Result<Self, CudaError> {
         Ok(match image {
             Image::Library(library) => Self::Library(library.clone()),
-            Image::Glue(step, cubin) => Self::Glue(*step, gpu.module(cubin)?.function(glue::name(*step))?),
+            Image::Glue(step, cubin) => Self::Glue(*step, gpu.module(cubin)?.function(step.function())?),
             Image::Kernel(image) => {
                 let module = gpu.module(&image.compiled.cubin)?;
                 let names = image.compiled.names.iter();

@@ -1,0 +1,158 @@
+//! `warpsmith apply`: a run's winners on your own branch.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use super::status;
+use crate::history::{Applied, Archive, Winner};
+use crate::kernel::kernel_file_of_device;
+use crate::run::{RunState, TargetState};
+
+/// Bring a run's winners into your branch, as one commit that holds nothing but their kernel files.
+///
+/// Only kernels that beat what you have are taken, and only where your files are as the run found them: in your last
+/// commit, staged and on disk. Whatever else you have changed or staged stays as it is. The commit runs no hooks and is
+/// not signed; `git commit --amend --no-edit` does both as you are used to. Interrupted at any moment, there is the
+/// commit or there is nothing; give the command again to finish.
+///
+/// The next run starts from the winners. A kernel that is fast on one device need not be on another: with --per-device
+/// the winners go into a folder named after the device, where only runs on such a device look, and look first.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  warpsmith apply                     the winners of the latest run that has ended\n  warpsmith apply 261120a --dry-run   what would be committed, and with which message\n  warpsmith apply --per-device        into kernels/cuda/nvidia-h200/, for runs on such a device only\n  git merge warpsmith/261120a         every step that was kept, with its own commit, winner or not"
+)]
+pub(super) struct Args {
+    /// Which run (the latest that has ended where not given)
+    #[arg(value_name = "RUN")]
+    run: Option<String>,
+    /// Show the commit and make none
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep the winners apart from those of other devices
+    #[arg(long)]
+    per_device: bool,
+    /// Take what a run has kept so far, though it can still be resumed
+    #[arg(long)]
+    unfinished: bool,
+    /// Any directory of the workspace
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+}
+
+pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let (workspace, archive) = status::workspace(&args.dir)?;
+    let run = match &args.run {
+        Some(run) => run.clone(),
+        None => latest_ended(&archive, args.unfinished)?,
+    };
+    let state = archive.state(&run)?;
+    if super::prune::has_ended(&state) || args.unfinished {
+        // As it was found.
+    } else {
+        let model = state["model"].as_str().unwrap_or("MODEL_DIR");
+        bail!(
+            "run {run} has not ended; go on with `warpsmith run {model} --resume {run}`, or take what it has kept so far with --unfinished"
+        );
+    }
+    let state: RunState = serde_json::from_value(state).with_context(|| format!("run {run}"))?;
+    let winners = winners(args, &archive, &state)?;
+    if !archive.branch_is_as_left(&run)? {
+        super::warn(&format!(
+            "note: warpsmith/{run} has been moved since; what the run itself kept and measured is taken"
+        ));
+    }
+    let files: Vec<String> = winners.iter().map(|winner| winner.path.clone()).collect();
+    let message = state.winners_message(&files);
+    let applied = archive.apply(&workspace, &run, &winners, &message, args.dry_run)?;
+    super::say(&words(args, &state, &applied, &message));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The latest run that has ended, or (with `unfinished`) the latest.
+fn latest_ended(archive: &Archive, unfinished: bool) -> anyhow::Result<String> {
+    let runs = archive.runs()?;
+    let last = runs.last().context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?;
+    for run in runs.iter().rev() {
+        if unfinished || super::prune::has_ended(&archive.state(run)?) {
+            return Ok(run.clone());
+        }
+    }
+    bail!("no run has ended here yet; go on with `--resume {last}`, or take what it has kept so far with --unfinished")
+}
+
+/// The winners' texts and where they go.
+fn winners(args: &Args, archive: &Archive, state: &RunState) -> anyhow::Result<Vec<Winner>> {
+    let place = |target: &TargetState| match args.per_device {
+        true => kernel_file_of_device(&target.op, &state.backend, &state.device),
+        false => target.file.clone(),
+    };
+    let mut winners = Vec::new();
+    for target in state.winners() {
+        let text = archive.tip_text(&state.run, &target.file)?;
+        let text = text.with_context(|| format!("{} is not on the run's branch", target.file))?;
+        winners.push(Winner { path: place(target), text });
+    }
+    if winners.is_empty() {
+        let left: Vec<String> = left_out(state);
+        match left.is_empty() {
+            true => bail!(
+                "run {} kept nothing, so there is nothing to apply; `warpsmith log --run {0}` says what was tried",
+                state.run
+            ),
+            false => bail!("nothing to apply: {}", left.join("; ")),
+        }
+    }
+    Ok(winners)
+}
+
+/// What was improved and is left out, a sentence each.
+fn left_out(state: &RunState) -> Vec<String> {
+    let sentence = |target: &TargetState| {
+        format!(
+            "{} is left out: it is {:.2}x what you have; `git merge warpsmith/{}` takes it all the same",
+            target.op,
+            target.vs_user(),
+            state.run
+        )
+    };
+    state.not_installed().map(sentence).collect()
+}
+
+fn words(args: &Args, state: &RunState, applied: &Applied, message: &str) -> String {
+    let mut lines = Vec::new();
+    let branch = &applied.branch;
+    match &applied.commit {
+        Some(commit) => {
+            lines.push(format!("{branch} {}: {}", &commit[..10], message.lines().next().unwrap_or_default()))
+        }
+        None if !applied.diffstat.is_empty() => {
+            lines.push(format!("this would be committed to {branch}, and nothing has been done:\n"));
+            lines.extend(message.lines().map(|line| format!("    {line}").trim_end().to_owned()));
+            lines.push(String::new());
+        }
+        None if applied.finished.is_empty() => {
+            lines.push(format!("{branch} has the winners of run {} already", state.run))
+        }
+        None => {}
+    }
+    if !applied.diffstat.is_empty() {
+        lines.push(applied.diffstat.clone());
+    }
+    if !applied.finished.is_empty() {
+        let verb = if args.dry_run { "would now follow" } else { "now follows" };
+        lines.push(format!(
+            "{branch} had the commit already, and what was behind {verb} it: {}",
+            applied.finished.join(", ")
+        ));
+    }
+    lines.extend(left_out(state));
+    if let Some(commit) = &applied.commit {
+        if applied.unsigned {
+            lines.push("it is not signed; `git commit --amend --no-edit -S` signs it".to_owned());
+        }
+        lines.push(format!("the next run starts from it; `git revert {}` takes it back", &commit[..10]));
+    }
+    lines.join("\n")
+}
