@@ -4,11 +4,14 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{self, Room};
 use super::data::{Outcome, RunReport, TargetReport};
-use super::figures::{counted, legal, maybe_time, maybe_times, share, shell_word, span, time, times};
+use super::figures::{NOTHING, counted, legal, maybe_time, maybe_times, share, shell_word, span, time, times};
 use super::spell;
 
 /// The page's file name.
 pub const PAGE_FILE: &str = "index.html";
+
+/// A target with fewer experiments has no chart of its own: the first one shows as much.
+const LEAST_FOR_CHART: usize = 4;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -56,11 +59,12 @@ impl RunReport {
         let title = format!("Roofline of {} with the targets at the start and now", self.device);
         let ceilings = self.ceilings.as_ref();
         let roofline = Chart::new(|room| chart::roofline(ceilings?, &self.targets, room, &title));
-        let begun: Vec<_> = self.targets.iter().filter(|target| !target.tries.is_empty()).collect();
+        let begun = self.targets.iter().filter(|target| !target.tries.is_empty()).count();
         // With one target its chart would be the first one again.
         let own = |lane: &chart::Lane<'_>| {
             let title = format!("Every experiment on {}", lane.1.op);
-            Chart::new(|room| chart::progress(&[*lane], room, &title)).filter(|_| begun.len() > 1)
+            let worthwhile = begun > 1 && lane.1.tries.len() >= LEAST_FOR_CHART;
+            worthwhile.then(|| Chart::new(|room| chart::progress(&[*lane], room, &title))).flatten()
         };
         let own: Vec<Option<Chart>> = lanes.iter().map(own).collect();
 
@@ -138,6 +142,7 @@ impl RunReport {
 
     fn head(&self) -> Markup {
         let whole = &self.whole;
+        let waiting = if self.ended.is_some() { "nothing to compare" } else { "when the run ends" };
         html! {
             header {
                 p.eyebrow { "Warpsmith · run " (self.run) }
@@ -153,8 +158,8 @@ impl RunReport {
                 }
                 dl.tiles {
                     @match &whole.measured {
-                        Some(measured) => (tile("Measured, end to end", &times(measured.ratio), &interval(measured.interval))),
-                        None => (tile("Measured, end to end", super::figures::NOTHING, if self.ended.is_some() { "nothing to compare" } else { "when the run ends" })),
+                        Some(measured) => (tile("Measured", &times(measured.ratio), &interval(measured.interval))),
+                        None => (tile("Measured", NOTHING, waiting)),
                     }
                     (tile("Predicted", &maybe_times(whole.predicted), "by Amdahl’s law, from the targets"))
                     (tile("One pass", &self.pass_now(), &format!("was {}", maybe_time(self.pass_before()))))
@@ -162,7 +167,7 @@ impl RunReport {
                     (tile("Time", &spell(self.spent), &format!("device busy {}", share(self.busy))))
                     @match &whole.outputs {
                         Some(outputs) => (tile("Outputs", if outputs.agree { "agree" } else { "differ" }, "before against after")),
-                        None => (tile("Outputs", super::figures::NOTHING, "not compared yet")),
+                        None => (tile("Outputs", NOTHING, waiting)),
                     }
                 }
             }

@@ -176,7 +176,7 @@ fn worked_on(at: usize, first: u64, count: u64) -> TargetReport {
             Try {
                 technique: if step == 0 { "start" } else { TECHNIQUES[(dice / 7) as usize % 5] }.to_owned(),
                 description: if step == 0 { "the kernel as it is".to_owned() } else { format!("BLOCK_M 32→64, STAGES 2→{}", dice % 7) },
-                predicted: (step > 0 && dice % 3 > 0).then_some(1.0 + luck / 3.0),
+                predicted: (step > 0 && !dice.is_multiple_of(3)).then_some(1.0 + luck / 3.0),
                 speedup: ratio.map(|ratio| (ratio, ratio * 0.985)),
                 vs_user: matches!(outcome, Outcome::Base | Outcome::Keep).then_some(0.8 * best),
                 why: match outcome {

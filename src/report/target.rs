@@ -65,8 +65,7 @@ impl TargetReport {
                         _ => "It was not timed. ",
                     }
                     (share(self.share)) " of the model; " (spell(self.spent)) " spent. "
-                    @if self.left { "Stopped: " }
-                    (sentence(&self.why))
+                    @if self.left { "Stopped: " (self.why) "." } @else { (sentence(&self.why)) }
                 }
                 @if let Some(chart) = chart {
                     (chart.figure(&html! { (self.op) ": every experiment, at its speedup over the starting point." }))

@@ -27,7 +27,7 @@ impl RunReport {
                 p { "The model was not profiled." }
             } @else {
                 @if let Some(chart) = chart {
-                    (chart.figure(&html! { "One pass before and after, on one scale." }))
+                    (chart.figure(&html! { "The parts of one pass, timed one by one, before and after, on one scale." }))
                 }
                 div.scroll {
                     table.numbers {
@@ -51,7 +51,7 @@ impl RunReport {
                             }
                         }
                         tfoot { tr {
-                            th { "one pass" } td {} td { (time(before)) } td {} td { (time(after)) } td {}
+                            th { "together" } td {} td { (time(before)) } td {} td { (time(after)) } td {}
                             td { (maybe_times(sound(before / after))) } td {} td {}
                         } }
                     }

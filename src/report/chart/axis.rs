@@ -66,9 +66,9 @@ fn linear_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
 /// Digits of each decade, as many as there is room for; where even powers of ten are too many, every second or later.
 fn log_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-    let within = |digits: &[f64], step: usize| -> Vec<f64> {
+    let within = |digits: &[f64], step: i32| -> Vec<f64> {
         (first..=last)
-            .filter(|power| power.rem_euclid(step as i32) == 0)
+            .filter(|power| power % step == 0)
             .flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)))
             .filter(|value| *value >= low * 0.999 && *value <= high * 1.001)
             .collect()

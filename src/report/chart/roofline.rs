@@ -39,12 +39,16 @@ pub(in crate::report) fn roofline(
     let (read, write) = (sound(ceilings.read_gb_s)?, sound(ceilings.write_gb_s));
     let peak = ceilings.arithmetic.as_ref().and_then(|(dtype, rate)| Some((dtype, sound(*rate)?)));
     let spots: Vec<Spot<'_>> = targets.iter().filter_map(spot).collect();
+    if spots.is_empty() {
+        return None;
+    }
     let fold = |values: &mut dyn Iterator<Item = f64>, pick: fn(f64, f64) -> f64| values.reduce(pick);
-    let low_x = fold(&mut spots.iter().map(|spot| spot.intensity), f64::min)? / 3.0;
+    // The bend belongs in the picture, with enough of the slope to be seen as one.
     let ridge = peak.map(|(_, peak)| peak / read);
+    let low_x = fold(&mut spots.iter().map(|spot| spot.intensity / 3.0).chain(ridge.map(|at| at / 8.0)), f64::min)?;
     let high_x = fold(&mut spots.iter().map(|spot| spot.intensity).chain(ridge), f64::max)? * 4.0;
     let roof = |x: f64| peak.map_or(read * x, |(_, peak)| peak.min(read * x));
-    let low_y = fold(&mut spots.iter().map(|spot| spot.start.min(spot.best)).chain([roof(low_x)]), f64::min)? / 2.0;
+    let low_y = fold(&mut spots.iter().map(|spot| spot.start.min(spot.best)).chain([roof(low_x)]), f64::min)? / 4.0;
     let high_y = fold(&mut spots.iter().map(|spot| spot.start.max(spot.best)).chain([roof(high_x)]), f64::max)? * 2.0;
 
     let width = room.width();
@@ -84,14 +88,15 @@ pub(in crate::report) fn roofline(
                 labels.avoid((x.at(spot.intensity), y.at(speed)), 6.0);
             }
         }
-        let mut name = |text: &str, places: &[(Point, Align)], ink| {
-            if let Some((at, align)) = labels.place(text_width(text, SMALL), 14.0, places) {
-                sheet.text(text, at, align, SMALL, ink);
-            }
+        let mut name = |text: &str, places: &[(Point, Align)], ink| -> Option<Point> {
+            let (at, align) = labels.place(text_width(text, SMALL), 14.0, places)?;
+            sheet.text(text, at, align, SMALL, ink);
+            Some(at)
         };
         if let Some((dtype, peak)) = peak {
             let text = format!("{dtype} arithmetic {}FLOP/s", rate(peak));
-            name(&text, &[((right, y.at(peak) - 11.0), Align::Right)], ink::TEXT);
+            let beside = |off: f64| ((right, y.at(peak) + off), Align::Right);
+            name(&text, &[beside(-11.0), beside(12.0), beside(-26.0), beside(28.0)], ink::TEXT);
         }
         let bandwidth = |words: &str, gb_s: f64| format!("{words} {gb_s:.0} GB/s");
         let along = |gb_s: f64, off: f64, align| -> Vec<(Point, Align)> {
@@ -102,9 +107,12 @@ pub(in crate::report) fn roofline(
                 .map(|at| ((x.at(at) + off, y.at(gb_s * at) + off), align))
                 .collect()
         };
-        name(&bandwidth("read", read), &along(read, -12.0, Align::Right), ink::TEXT);
+        // Each on its own side of the other.
+        let (above, below) = ((-12.0, Align::Right), (12.0, Align::Left));
+        let (of_read, of_write) = if write.is_some_and(|write| write > read) { (below, above) } else { (above, below) };
+        name(&bandwidth("read", read), &along(read, of_read.0, of_read.1), ink::TEXT);
         if let Some(write) = write {
-            name(&bandwidth("write", write), &along(write, 12.0, Align::Left), ink::QUIET);
+            name(&bandwidth("write", write), &along(write, of_write.0, of_write.1), ink::QUIET);
         }
         for spot in &spots {
             let across = x.at(spot.intensity);
@@ -116,17 +124,19 @@ pub(in crate::report) fn roofline(
         }
         for spot in &spots {
             let (across, best, start) = (x.at(spot.intensity), y.at(spot.best), y.at(spot.start));
-            let places = [
+            let lower = start.max(best);
+            let mut places = vec![
                 ((across + 10.0, best), Align::Left),
                 ((across - 10.0, best), Align::Right),
                 ((across + 10.0, best + 15.0), Align::Left),
-                ((across, start + 15.0), Align::Centre),
+                ((across, lower + 15.0), Align::Centre),
                 ((across - 10.0, best + 15.0), Align::Right),
-                ((across, best - 15.0), Align::Centre),
                 ((across + 10.0, best - 15.0), Align::Left),
-                ((across, start + 30.0), Align::Centre),
             ];
-            name(spot.op, &places, ink::KEPT);
+            places.extend((2..8).map(|row| ((across, lower + 15.0 * f64::from(row)), Align::Centre)));
+            if let Some((x, y)) = name(spot.op, &places, ink::KEPT).filter(|(_, y)| *y > lower + 20.0) {
+                sheet.line(&[(x, lower + 6.0), (x, y - 8.0)], ink::REVERTED, 0.8);
+            }
         }
     }))
 }
