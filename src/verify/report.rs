@@ -112,7 +112,10 @@ impl Report {
         let tokens = match self.answer {
             Answer::NextToken => format!("same next token at {} of {} positions", check.same_token, check.positions),
             Answer::TokenHere => format!("same token at {} of {} positions", check.same_token, check.positions),
-            Answer::Vector => format!("{} pooled sequences", check.positions),
+            Answer::Vector => {
+                let sequences = if check.positions == 1 { "sequence" } else { "sequences" };
+                format!("vectors of {} {sequences}", check.positions)
+            }
         };
         match (&check.wrong, check.rms_relative) {
             (None, Some(rms)) => {

@@ -72,7 +72,7 @@ fn a_model_that_is_not_understood_is_refused_by_its_key() {
         CONFIG.replace(from, to)
     };
     for (config, parts) in [
-        (change("LlamaForCausalLM", "BertModel"), ["BertModel", "LlamaForCausalLM"]),
+        (change("LlamaForCausalLM", "FalconForCausalLM"), ["FalconForCausalLM", "BertModel"]),
         (change("\"hidden_size\": 64", "\"hidden_size\": 0"), ["hidden_size", "0"]),
         (change("\"hidden_size\": 64", "\"hidden_size\": -4"), ["hidden_size", "-4"]),
         (change("\"vocab_size\": 128", "\"vocab_size\": 1e300"), ["vocab_size", "1e"]),
