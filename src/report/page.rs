@@ -129,9 +129,8 @@ impl RunReport {
         let model = self.model_name();
         let kept = self.count(Outcome::Keep) > 0;
         let whole = &self.whole;
-        let differ = whole.outputs.as_ref().is_some_and(|outputs| !outputs.agree);
         match (&whole.measured, self.ended.is_some()) {
-            _ if differ => format!("{model}: the outputs differ"),
+            _ if self.outputs_differ() => format!("{model}: the outputs differ"),
             (Some(measured), _) => format!("{model} is {} as fast", times(measured.ratio)),
             (None, false) if kept => format!("{model}: {} predicted so far", maybe_times(whole.predicted)),
             (None, true) if kept => format!("{model}: {} predicted", maybe_times(whole.predicted)),
@@ -172,6 +171,11 @@ impl RunReport {
                 }
             }
         }
+    }
+
+    /// Whether the model says something else than before.
+    fn outputs_differ(&self) -> bool {
+        self.whole.outputs.as_ref().is_some_and(|outputs| !outputs.agree)
     }
 
     /// A pass before: as it was timed beside the one after, where it was.
@@ -308,6 +312,10 @@ impl RunReport {
                 format!("warpsmith verify {model} --run {run}"),
                 "measure the whole model again, before and after",
             ));
+        }
+        if self.outputs_differ() {
+            rows.push((format!("warpsmith verify {model} --run {run} --diagnose"), "which kernel is to blame"));
+        } else if kept && self.ended.is_some() {
             rows.push((format!("warpsmith apply {run}"), "bring the winners into your kernels, as one commit"));
             rows.push((format!("git merge warpsmith/{run}"), "or with their whole history"));
         }

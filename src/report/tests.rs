@@ -115,6 +115,7 @@ fn outputs_that_differ_come_before_any_speedup() {
     let page = rendered(&report).page;
     assert!(page.contains("<h1>llama-7b: the outputs differ</h1>"), "{page}");
     assert!(page.contains("<p class=\"alert\">OUTPUTS DIFFER: by 5e-2.</p>"), "{page}");
+    assert!(page.contains("--diagnose") && !page.contains("warpsmith apply") && !page.contains("git merge"), "{page}");
 }
 
 #[test]
