@@ -5,7 +5,7 @@ arch = ["native"]
 [tune]
 WIDTH  = { value = 8,   choices = [4, 8, 16] }                # floats in a vector
 SUMS   = { value = 2,   choices = [1, 2, 4] }                 # independent vectors of partial sums
-CHUNK  = { value = 256, choices = [64, 256, 1024] }           # elements converted at a time
+CHUNK  = { value = 256, choices = [128, 256, 1024] }          # elements converted at a time
 INLINE = { value = 65536, choices = [16384, 65536, 262144] }  # up to this many elements one thread does it all
 [let]
 STEP = "WIDTH * SUMS"
