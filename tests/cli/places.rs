@@ -7,7 +7,7 @@ fn outside_any_repository_a_run_makes_one_that_holds_only_its_own_files() {
     let place = Place::empty();
     // The workspace will be the model directory.
     place.write("config.json", CONFIG);
-    place.write("model.safetensors", "weights");
+    place.write("pytorch_model.bin", "weights");
     place.write("kernels/cpu/rmsnorm.c", &kernels::keeps());
     place.write("reference/rmsnorm.toml", &kernels::few_cases("rmsnorm", "rows = 3\ncols = 31"));
     let out = place.warpsmith(&["run", ".", "--only", "rmsnorm", "--seq", "16"]).ok();
