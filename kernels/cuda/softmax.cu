@@ -35,12 +35,6 @@ __device__ float exponential(float x) {
 /* What is subtracted where `top` is the maximum: where all is minus infinity any finite number will do, and that would not. */
 __device__ float shift_for(float top) { return top == -INFINITY ? 0.0f : top; }
 
-/* Lets the compiler unpack a piece anew: unpacked from one use to the next, it would take twice the registers. */
-__device__ void keep_packed(Piece &piece) {
-    uint4 &words = *(uint4 *)&piece;
-    asm("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
-}
-
 __device__ float highest_of(const Piece &piece, float top) {
 #pragma unroll
     for (int i = 0; i < VEC; i++) top = fmaxf(top, ws_load(piece.of[i]));
@@ -61,29 +55,25 @@ __device__ Piece weighed(const Piece &piece, float shift, float share) {
     return out;
 }
 
-/* From each lane's maximum, and sum of exponentials below it, to those of the warp: the same bits in all its lanes. */
-__device__ void join_warp(float &top, float &sum) {
+/* From each thread's maximum, and sum of exponentials below it, to those of the row: the same bits in all its threads. */
+__device__ void join_row(float &top, float &sum) {
     float highest = top;
     for (int step = 16; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, step));
     sum *= exponential(top - shift_for(highest));
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
     top = highest;
-}
-
-/* The same for all threads of a row: every warp joins what the warps of the row have found, one a lane. */
-__device__ void join_row(float &top, float &sum) {
-    join_warp(top, sum);
-    const int warps = blockDim.x / 32, lane = threadIdx.x % 32, first = threadIdx.y * warps;
+    const int warps = blockDim.x / 32;
     if (warps == 1) return;
     __shared__ float tops[32], sums[32];
-    if (lane == 0) {
+    const int first = threadIdx.y * warps;
+    if (threadIdx.x % 32 == 0) {
         tops[first + threadIdx.x / 32] = top;
         sums[first + threadIdx.x / 32] = sum;
     }
     __syncthreads();
-    top = lane < warps ? tops[first + lane] : -INFINITY;
-    sum = lane < warps ? sums[first + lane] : 0.0f;
-    join_warp(top, sum);
+    for (int warp = 0; warp < warps; warp++) top = fmaxf(top, tops[first + warp]);
+    sum = 0;
+    for (int warp = 0; warp < warps; warp++) sum += sums[first + warp] * exponential(tops[first + warp] - shift_for(top));
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
@@ -115,11 +105,7 @@ softmax(const T *__restrict__ x, T *__restrict__ y, int64_t rows, int64_t cols) 
     const float so_far = shift_for(top);
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        if (lane + i * lanes < kept) {
-            keep_packed(held[i]);
-            sum += sum_of(held[i], so_far);
-            keep_packed(held[i]);
-        }
+        if (lane + i * lanes < kept) sum += sum_of(held[i], so_far);
 #pragma unroll 1
     for (int i = lane; i < singles; i += lanes)
         sum += exponential(ws_load(x[i < before ? i : i + pieces * VEC]) - so_far);
@@ -138,10 +124,7 @@ softmax(const T *__restrict__ x, T *__restrict__ y, int64_t rows, int64_t cols) 
     for (int i = 0; i < HELD; i++)
         if (lane + i * lanes < kept) to[lane + i * lanes] = weighed(held[i], shift, share);
 #pragma unroll 1
-    for (int64_t at = lane + HELD * lanes; at < pieces; at += lanes) {
-        const Piece piece = from[at];
-        to[at] = weighed(piece, shift, share);
-    }
+    for (int64_t at = lane + HELD * lanes; at < pieces; at += lanes) to[at] = weighed(from[at], shift, share);
 #pragma unroll 1
     for (int i = lane; i < singles; i += lanes) {
         const int64_t j = i < before ? i : i + pieces * VEC;
