@@ -1,17 +1,20 @@
 //! Who proposes candidates. An agent receives a plain brief and returns a text; it compiles, launches and judges
 //! nothing, and what it says about its own proposal decides nothing.
 
+mod bill;
+mod brief;
+mod offer;
+pub mod transcript;
 pub mod tuner;
 
 use std::future::Future;
 use std::pin::Pin;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::device::DeviceCard;
-use crate::evaluation::{Timing, Verdict};
-use crate::op::TargetShape;
+pub use bill::Bill;
+pub use brief::{Attempt, Brief};
+pub use offer::{Failed, Offer, Outcome, Proposal};
 
 pub use crate::harness::Screened;
 
@@ -36,6 +39,18 @@ pub trait Agent: Send {
     /// What became of the last proposal.
     fn learn(&mut self, outcome: &Outcome);
 
+    /// Takes back a proposal that does not compile or is wrong, to mend it: `true` where another [`Offer`] with its
+    /// ticket will come, at some time. Until then it is nobody's experiment.
+    fn mend(&mut self, failed: &Failed) -> bool {
+        let _ = failed;
+        false
+    }
+
+    /// What it has used since it was last asked, and what went wrong meanwhile.
+    fn bill(&mut self) -> Bill {
+        Bill::default()
+    }
+
     /// Everything it must remember over a restart.
     fn save(&self) -> Value;
 
@@ -53,84 +68,6 @@ pub trait Screen: Send {
     /// Rough speedups against the incumbent, one for each text in order; `None` where it does not compile, crashes or
     /// is visibly wrong.
     fn screen<'a>(&'a mut self, texts: Vec<String>) -> BoxFuture<'a, Vec<Option<Screened>>>;
-}
-
-/// What an agent is told about the task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Brief {
-    /// The operation's name.
-    pub op: String,
-    /// The backend's name.
-    pub backend: String,
-    /// The kernel file to improve: the branch's tip.
-    pub incumbent: String,
-    /// The kernel file the run started from.
-    pub starter: String,
-    /// The shapes that count, with their calls.
-    pub shapes: Vec<TargetShape>,
-    /// The incumbent's times, where they are known.
-    pub timing: Option<Timing>,
-    /// The machine.
-    pub device: DeviceCard,
-    /// What a gain must exceed to be kept (0.01 for 1 %).
-    pub margin: f64,
-    /// What was tried on this target before, oldest first.
-    pub history: Vec<Attempt>,
-    /// The run's seed for this target: the same brief and state give the same proposal.
-    pub seed: u64,
-    /// The experiment's number in the run, from 1.
-    pub experiment: u64,
-}
-
-/// An earlier experiment on the same target.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Attempt {
-    /// Its number in the run.
-    pub experiment: u64,
-    /// The technique's identifier.
-    pub technique: String,
-    /// What was tried, in a few words.
-    pub description: String,
-    /// The speedup that whoever proposed it expected, where it named one.
-    #[serde(default)]
-    pub predicted: Option<f64>,
-    /// What the judge said.
-    pub verdict: Verdict,
-}
-
-/// An agent's answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "offer", rename_all = "snake_case")]
-pub enum Offer {
-    /// A candidate.
-    Proposal {
-        /// The kernel file.
-        text: String,
-        /// An identifier for the ledger, such as `tune`.
-        technique: String,
-        /// What changed, in a few words, such as `BLOCK_M 32→64, UNROLL 2→4`.
-        description: String,
-        /// The speedup it expects against the incumbent.
-        predicted: Option<f64>,
-    },
-    /// It has no idea left for this target.
-    Exhausted {
-        /// Why, in a sentence.
-        why: String,
-    },
-}
-
-/// What became of a proposal.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// The experiment's number in the run.
-    pub experiment: u64,
-    /// The text that was judged.
-    pub text: String,
-    /// The judge's word.
-    pub verdict: Verdict,
-    /// Speedup of each shape alone, in the brief's order; empty where it was not timed.
-    pub shapes: Vec<f64>,
 }
 
 /// Why an agent cannot work.

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use self::memory::{Memory, Seen, Touch};
 use self::search::{Beliefs, Move, Search};
-use super::{Agent, AgentError, BoxFuture, Brief, Offer, Outcome, Screen};
+use super::{Agent, AgentError, BoxFuture, Brief, Offer, Outcome, Proposal, Screen};
 use crate::evaluation::Verdict;
 use crate::kernel::KernelFile;
 
@@ -122,12 +122,13 @@ fn offer(search: &Search<'_>, memory: &mut Memory, beliefs: &Beliefs, brief: &Br
     let times = memory.seen.get(&candidate.key).and_then(|seen| seen.times.clone());
     let seen = Seen { idea: candidate.idea, points: candidate.points, times, touch: Touch::Proposed };
     memory.seen.insert(candidate.key, seen);
-    Offer::Proposal {
+    Offer::Proposal(Proposal {
         text: candidate.text,
         technique: candidate.technique.to_owned(),
         description: candidate.description,
         predicted,
-    }
+        ..Proposal::default()
+    })
 }
 
 impl Agent for Tuner {

@@ -121,6 +121,9 @@ pub struct TargetState {
     pub against: Option<String>,
     /// The incumbent's latest times.
     pub timing: Option<Timing>,
+    /// What the compiler said of the incumbent: registers, spills, occupancy.
+    #[serde(default)]
+    pub resources: String,
     /// What the stop rules look at.
     pub progress: TargetProgress,
     /// How finely this machine measures it.
@@ -167,6 +170,7 @@ impl TargetState {
             fastest_us: None,
             against: None,
             timing: None,
+            resources: String::new(),
             progress: TargetProgress::default(),
             precision: None,
             kept: 0,
@@ -184,6 +188,7 @@ impl TargetState {
                 self.kept += u32::from(evaluation.verdict != Verdict::Base);
                 self.progress.vs_user = evaluation.vs_user.or(self.progress.vs_user);
                 self.against = evaluation.against.clone().or(self.against.take());
+                self.resources.clone_from(&evaluation.build_log);
                 if let Some(timing) = &evaluation.timing {
                     self.start_us = self.start_us.or(Some(timing.latency_us));
                     self.best_us = Some(timing.latency_us);

@@ -5,8 +5,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::{Agent, Attempt, Brief, Offer, Outcome};
+use crate::agent::{Agent, Attempt, Brief, Offer, Outcome, Proposal};
 use crate::evaluation::Evaluation;
+use crate::op::OpSource;
 use crate::ratchet::{Experiment, RatchetError};
 use crate::rng::Stream;
 
@@ -66,9 +67,11 @@ impl Run<'_> {
             match offer {
                 _ if self.cancel.is_cancelled() => return Ok(StopReason::Interrupted),
                 Offer::Exhausted { why } => self.state.targets[index].progress.exhausted = Some(why),
-                Offer::Proposal { text, technique, description, predicted } => {
+                Offer::GivenUp { .. } => {}
+                Offer::Proposal(proposal) => {
                     let memory = agent.save();
                     let op = self.state.targets[index].op.clone();
+                    let Proposal { text, technique, description, predicted, .. } = proposal;
                     let proposed = Proposed { op, technique, description, predicted, base: false, memory };
                     if let Some(reason) = self.experiment(index, agent.as_mut(), text, proposed).await? {
                         return Ok(reason);
@@ -209,11 +212,17 @@ impl Run<'_> {
         let target = &self.state.targets[index];
         Ok(Brief {
             op: target.op.clone(),
+            source: self.op_source(&target.op)?,
             backend: self.state.backend.clone(),
+            file: target.file.clone(),
             incumbent,
             starter: target.start_text.clone(),
             shapes: target.shapes.clone(),
             timing: target.timing.clone(),
+            resources: target.resources.clone(),
+            vs_user: target.vs_user(),
+            against: target.against.clone(),
+            share: target.share,
             device,
             margin: target.precision.map_or(0.01, |precision| precision.margin),
             history: target.tried.clone(),
@@ -228,8 +237,13 @@ impl Run<'_> {
         Ok(self.ratchet.tip_text(&target.file)?.unwrap_or_else(|| target.start_text.clone()))
     }
 
-    pub(super) fn op_source(&self, op: &str) -> Result<crate::op::OpSource, RunError> {
-        let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
-        Ok(crate::op::OpSource::read(op, &read)?)
+    /// What the operation must compute, as it stood when the run began: an agent that edits `reference/` meanwhile
+    /// changes nothing.
+    pub(super) fn op_source(&self, op: &str) -> Result<OpSource, RunError> {
+        let read = |path: &str| {
+            let begun = self.ratchet.tip_text(path).ok().flatten();
+            begun.or_else(|| self.workspace.file(path).ok().map(|file| file.text))
+        };
+        Ok(OpSource::read(op, &read)?)
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::agent::Screened;
 use crate::device::{Ceilings, DeviceCard};
 use crate::evaluation::{Speedup, Stage};
-use crate::op::{Dtype, Shape, TargetShape};
+use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::rng::{Stream, mix};
 
 /// Runs a future that never waits.
@@ -147,11 +147,17 @@ impl World {
     fn brief(&self, incumbent: &str, experiment: u64) -> Brief {
         Brief {
             op: "x".into(),
+            source: OpSource { name: "x".into(), toml: String::new(), header: String::new() },
             backend: "cpu".into(),
+            file: "kernels/cpu/x.c".into(),
             incumbent: incumbent.to_owned(),
             starter: incumbent.to_owned(),
             shapes: self.shapes.clone(),
             timing: None,
+            resources: String::new(),
+            vs_user: 1.0,
+            against: None,
+            share: 0.5,
             device: device(),
             margin: 0.01,
             history: Vec::new(),
@@ -246,7 +252,8 @@ fn run(world: &World, start: &str, most: u64) -> Course {
     for experiment in 1..=most {
         let brief = world.brief(&bench.incumbent.clone(), experiment);
         let text = match ready(tuner.propose(&brief, &mut bench)).unwrap() {
-            Offer::Proposal { text, .. } => text,
+            Offer::Proposal(Proposal { text, .. }) => text,
+            Offer::GivenUp { .. } => unreachable!("the tuner mends nothing"),
             Offer::Exhausted { why } => {
                 course.end = why;
                 break;
@@ -426,7 +433,7 @@ fn the_first_moves_change_one_tunable_each() {
     let world = World::new(&[5, 4, 3], 3);
     let text = world.text(&[0, 3, 1]);
     let mut bench = bench(&world, text.clone());
-    let Offer::Proposal { technique, description, predicted, .. } =
+    let Offer::Proposal(Proposal { technique, description, predicted, .. }) =
         ask(&mut Tuner::new(), &world.brief(&text, 1), &mut bench)
     else {
         panic!()

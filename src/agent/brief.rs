@@ -1,0 +1,62 @@
+//! What an agent is told about the task.
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::DeviceCard;
+use crate::evaluation::{Timing, Verdict};
+use crate::op::{OpSource, TargetShape};
+
+/// What an agent is told about the task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Brief {
+    /// The operation's name.
+    pub op: String,
+    /// The operation's files: what must be computed.
+    pub source: OpSource,
+    /// The backend's name.
+    pub backend: String,
+    /// The kernel file below the workspace.
+    pub file: String,
+    /// The kernel file's text to improve: the branch's tip.
+    pub incumbent: String,
+    /// The kernel file the run started from.
+    pub starter: String,
+    /// The shapes that count, with their calls.
+    pub shapes: Vec<TargetShape>,
+    /// The incumbent's times, where they are known.
+    pub timing: Option<Timing>,
+    /// What the compiler said of the incumbent: registers, spills, occupancy; empty where it said nothing.
+    pub resources: String,
+    /// What the user has today over the incumbent.
+    pub vs_user: f64,
+    /// The library that `vs_user` is measured against; `None` is the starter.
+    pub against: Option<String>,
+    /// The operation's share of the model's time (0 to 1).
+    pub share: f64,
+    /// The machine.
+    pub device: DeviceCard,
+    /// What a gain must exceed to be kept (0.01 for 1 %).
+    pub margin: f64,
+    /// What was tried on this target before, oldest first.
+    pub history: Vec<Attempt>,
+    /// The run's seed for this target: the same brief and state give the same proposal.
+    pub seed: u64,
+    /// The experiment's number in the run, from 1.
+    pub experiment: u64,
+}
+
+/// An earlier experiment on the same target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its number in the run.
+    pub experiment: u64,
+    /// The technique's identifier.
+    pub technique: String,
+    /// What was tried, in a few words.
+    pub description: String,
+    /// The speedup that whoever proposed it expected, where it named one.
+    #[serde(default)]
+    pub predicted: Option<f64>,
+    /// What the judge said.
+    pub verdict: Verdict,
+}
