@@ -11,9 +11,9 @@ use super::bench::{Bench, timed_shapes};
 use super::build::Build;
 use super::decision::{Decision, First, Margin, Outcome, Simplification};
 use super::fresh::{blocks_of, sessions};
-use super::session::{Block, CONFIRM_SESSIONS};
+use super::session::{Block, CONFIRM_SESSIONS, LOOK_SESSIONS, SPREAD_SESSIONS};
 use super::simplicity::is_simpler;
-use super::spread::{copies, spread};
+use super::spread::{COPIES, copies, spread};
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::{MatchUp, Rig, rooflines};
 
@@ -49,8 +49,9 @@ pub(super) fn time<B: Backend>(
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
     let rooflines = rooflines(bench, target)?;
     let Some(incumbent_text) = &task.incumbent else {
-        let (here, look) = (bench.here(), task.look);
-        let spread = spread(if look { &here } else { bench }, target, candidate, twins, &calls, task.seed)?;
+        let here = bench.here();
+        let (bench, count) = if task.look { (&here, LOOK_SESSIONS) } else { (bench, SPREAD_SESSIONS) };
+        let spread = spread(bench, target, candidate, twins, &calls, task.seed, count)?;
         let timing = summarise(bench, &spread.decision, target, &rooflines, &spread.sessions, spread.rounds)?;
         // It only says where the run begins; what a keep gains is measured in fresh processes.
         let library = against_library(&bench.here(), target, candidate, spread.rounds, task.seed)?;
@@ -62,9 +63,9 @@ pub(super) fn time<B: Backend>(
         Some(known) => (Margin::from_spread(known.spread), known.rounds as usize),
         None => {
             let timed = timed_shapes(target);
-            let copies = copies(incumbent_text, task.seed)?.into_iter().map(|copy| (copy, &timed)).collect();
+            let copies = copies(incumbent_text, task.seed, COPIES)?.into_iter().map(|copy| (copy, &timed)).collect();
             let twins = bench.build_all(copies)?;
-            let spread = spread(bench, target, &incumbent, &twins, &calls, task.seed)?;
+            let spread = spread(bench, target, &incumbent, &twins, &calls, task.seed, SPREAD_SESSIONS)?;
             (spread.decision.margin(), spread.rounds)
         }
     };
