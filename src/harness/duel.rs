@@ -54,7 +54,8 @@ pub(super) fn time<B: Backend>(
         let spread = spread(bench, target, candidate, twins, &calls, task.seed, count)?;
         let timing = summarise(bench, &spread.decision, target, &rooflines, &spread.sessions, spread.rounds)?;
         // It only says where the run begins; what a keep gains is measured in fresh processes.
-        let library = against_library(&bench.here(), target, candidate, spread.rounds, task.seed)?;
+        let sessions = if task.look { 1 } else { CONFIRM_SESSIONS };
+        let library = against_library(&bench.here(), target, candidate, spread.rounds, (task.seed, sessions))?;
         let (vs_user, against) = library.map_or((1.0, None), |(ratio, name)| (ratio, Some(name)));
         return Ok(Timed { verdict: Verdict::Base, timing, vs_user: Some(vs_user), against, first_block: 1.0 });
     };
@@ -112,14 +113,19 @@ fn versus_user<B: Backend>(
 ) -> Result<(Option<f64>, Option<String>), Failure> {
     // What is kept was confirmed in fresh processes; this says how far it is from where the user was.
     let here = bench.here();
-    if let Some((ratio, name)) = against_library(&here, target, candidate, rounds, task.seed)? {
+    if let Some((ratio, name)) = against_library(&here, target, candidate, rounds, (task.seed, CONFIRM_SESSIONS))? {
         return Ok((Some(ratio), Some(name)));
     }
     let ratio = match &task.baseline {
         Some(baseline) if Some(baseline) == task.incumbent.as_ref() => Some(gain),
         Some(baseline) => {
             let baseline = bench.trusted(baseline, target)?;
-            Some(against(&here, target, MatchUp { incumbent: &baseline, candidate, rounds }, task.seed)?)
+            Some(against(
+                &here,
+                target,
+                MatchUp { incumbent: &baseline, candidate, rounds },
+                (task.seed, CONFIRM_SESSIONS),
+            )?)
         }
         None => None,
     };
@@ -132,10 +138,10 @@ fn against_library<B: Backend>(
     target: &[TargetShape],
     candidate: &Build<B>,
     rounds: usize,
-    seed: u64,
+    (seed, sessions): (u64, usize),
 ) -> Result<Option<(f64, String)>, Failure> {
     let Some((library, name)) = bench.library(target) else { return Ok(None) };
-    let ratio = against(bench, target, MatchUp { incumbent: &library, candidate, rounds }, seed)?;
+    let ratio = against(bench, target, MatchUp { incumbent: &library, candidate, rounds }, (seed, sessions))?;
     Ok(Some((ratio, name.to_owned())))
 }
 
@@ -144,10 +150,10 @@ fn against<B: Backend>(
     bench: &Bench<'_, B>,
     target: &[TargetShape],
     match_up: MatchUp<'_, B>,
-    seed: u64,
+    (seed, count): (u64, usize),
 ) -> Result<f64, Failure> {
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
-    let matches: Vec<_> = (1..=CONFIRM_SESSIONS).map(|number| (number, match_up)).collect();
+    let matches: Vec<_> = (1..=count).map(|number| (number, match_up)).collect();
     let told = (Stage::Confirmation, "against what the user has today");
     let measured = blocks_of(sessions(bench, None, target, seed, &matches, told)?);
     let logs = Decision::new(Margin::default(), &calls).logs(&measured.concat());
