@@ -3,6 +3,7 @@
 
 mod bill;
 mod brief;
+pub mod change;
 mod offer;
 pub mod transcript;
 pub mod tuner;
