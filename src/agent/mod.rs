@@ -5,6 +5,7 @@ mod bill;
 mod brief;
 pub mod change;
 mod offer;
+pub mod prompt;
 pub mod transcript;
 pub mod tuner;
 
