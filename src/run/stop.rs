@@ -151,6 +151,8 @@ pub enum StopReason {
     NoTargets,
     /// The user ended it.
     Interrupted,
+    /// It was no run of an agent: a watch is over whenever its user goes, and is not resumed.
+    Watch,
 }
 
 impl Rules {
@@ -193,7 +195,7 @@ impl StopReason {
     /// Whether it ends the whole run rather than one target.
     #[must_use]
     pub const fn ends_run(&self) -> bool {
-        matches!(self, Self::Budget { .. } | Self::Until { .. } | Self::NoTargets | Self::Interrupted)
+        matches!(self, Self::Budget { .. } | Self::Until { .. } | Self::NoTargets | Self::Interrupted | Self::Watch)
     }
 }
 
@@ -213,6 +215,7 @@ impl std::fmt::Display for StopReason {
             }
             Self::NoTargets => "no targets left".to_owned(),
             Self::Interrupted => "interrupted".to_owned(),
+            Self::Watch => "the watch is over".to_owned(),
         };
         f.pad(&sentence)
     }

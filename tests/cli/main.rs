@@ -24,3 +24,4 @@ mod report;
 mod run;
 mod signals;
 mod stops;
+mod watch;
