@@ -3,7 +3,9 @@
 
 mod bill;
 mod brief;
+mod choice;
 mod offer;
+mod outside;
 pub mod transcript;
 pub mod tuner;
 
@@ -14,7 +16,9 @@ use serde_json::Value;
 
 pub use bill::Bill;
 pub use brief::{Attempt, Brief};
+pub use choice::Choice;
 pub use offer::{Failed, Offer, Outcome, Proposal};
+pub use outside::Outside;
 
 pub use crate::harness::Screened;
 

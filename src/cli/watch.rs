@@ -10,6 +10,7 @@ use super::bench::{TimedArgs, Wanted, read};
 use super::options::DeviceArgs;
 use super::session;
 use super::watch_screen::{self, Screen, Seen};
+use crate::agent::Choice;
 use crate::history::{self, Archive, History};
 use crate::model::{Pass, Phase as PassPhase};
 use crate::op::TargetShape;
@@ -140,7 +141,7 @@ fn state(run: String, file: String, wanted: &Wanted, shapes: Vec<TargetShape>, w
         model: file.clone(),
         // It stands for no pass: the shapes are the operation's own.
         pass: Pass { phase: PassPhase::Prefill, batch: 1, seq: 1, dtype, layers: None },
-        agent: "watch".to_owned(),
+        agent: Choice::Outside { name: "watch".to_owned() },
         rules: Rules::default(),
         only: Vec::new(),
         skip: Vec::new(),

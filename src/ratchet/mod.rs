@@ -60,6 +60,8 @@ pub struct Experiment {
     pub seed: u64,
     /// What whoever proposed it wants back after an interruption.
     pub meta: Value,
+    /// What its author said of it and what it cost, for the journal; null where there is nothing to tell.
+    pub story: Value,
 }
 
 impl Experiment {
@@ -135,9 +137,27 @@ impl Ratchet {
         &mut self.worker
     }
 
+    /// The device it judges on.
+    #[must_use]
+    pub const fn device(&self) -> &crate::device::DeviceCard {
+        self.worker.device()
+    }
+
     /// The undecided experiment, once.
     pub fn take_pending(&mut self) -> Option<Pending> {
         self.pending.take()
+    }
+
+    /// The run's folder below `.warpsmith`, which may not be there yet.
+    #[must_use]
+    pub fn folder(&self) -> &std::path::Path {
+        self.history.folder()
+    }
+
+    /// Where a candidate for a kernel file is while it is written and evaluated.
+    #[must_use]
+    pub fn candidate_path(&self, file: &str) -> std::path::PathBuf {
+        self.history.candidate_path(file)
     }
 
     /// The text of a file at the branch's tip.
@@ -172,8 +192,8 @@ impl Ratchet {
     ///
     /// # Errors
     /// The file system.
-    pub fn withdraw(&self, experiment: &Experiment) -> Result<(), RatchetError> {
-        Ok(self.history.withdraw(&experiment.file)?)
+    pub fn withdraw(&self, file: &str) -> Result<(), RatchetError> {
+        Ok(self.history.withdraw(file)?)
     }
 
     /// Writes a judged experiment into journal, branch and ledger, in the order that survives a kill.
@@ -213,7 +233,7 @@ impl Ratchet {
                 // Filled in where the candidate's commit is known.
                 ..Row::default()
             },
-            evaluation: json(serde_json::to_value(evaluation))?,
+            evaluation: with_story(json(serde_json::to_value(evaluation))?, &experiment.story),
             state: json(serde_json::to_value(state))?,
         })?;
         Ok(())
@@ -236,4 +256,14 @@ impl Ratchet {
         let state = serde_json::to_value(state).map_err(|error| RatchetError::State(error.to_string()))?;
         Ok(self.history.checkpoint(state)?)
     }
+}
+
+/// The name in an experiment's entry of the journal under which the proposal's story stands.
+pub const STORY: &str = "proposal";
+
+fn with_story(mut evaluation: Value, story: &Value) -> Value {
+    if let (Some(entry), false) = (evaluation.as_object_mut(), story.is_null()) {
+        entry.insert(STORY.to_owned(), story.clone());
+    }
+    evaluation
 }

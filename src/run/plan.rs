@@ -1,5 +1,6 @@
 //! What a run will do: its targets in Amdahl order, its rules, its seed.
 
+use crate::agent::{Bill, Choice};
 use crate::device::DeviceCard;
 use crate::kernel::kernel_file;
 use crate::model::Pass;
@@ -18,8 +19,8 @@ pub struct Options {
     pub model: String,
     /// The pass.
     pub pass: Pass,
-    /// The agent's name.
-    pub agent: String,
+    /// Who proposes.
+    pub agent: Choice,
     /// When to stop.
     pub rules: Rules,
     /// Only these operations (all where empty).
@@ -90,6 +91,7 @@ fn begun(
         model: options.model,
         pass: options.pass,
         agent: options.agent,
+        bill: Bill::default(),
         backend: device.backend.clone(),
         device: device.name.clone(),
         device_key: device.key.clone(),

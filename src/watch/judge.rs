@@ -71,7 +71,7 @@ impl Watch {
             Driver::Ratchet(ratchet) => {
                 let answer = ratchet.judge(&experiment, progress, cancel).await;
                 if answer.is_err() {
-                    ratchet.withdraw(&experiment)?;
+                    ratchet.withdraw(&experiment.file)?;
                 }
                 answer
             }
@@ -102,7 +102,7 @@ impl Watch {
             text: text.to_owned(),
             technique: technique.to_owned(),
             description: self.describe(text),
-            agent: self.state.agent.clone(),
+            agent: self.state.agent.name().to_owned(),
             incumbent: self.best.clone(),
             baseline: Some(baseline.to_owned()),
             op: self.op.clone(),
@@ -111,6 +111,7 @@ impl Watch {
             branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
             seed: Stream::new(self.state.seed, "experiment").bits(number),
             meta: Value::Null,
+            story: Value::Null,
         }
     }
 
