@@ -19,7 +19,7 @@ use crate::history::{self, Archive, History, Pending};
 use crate::model::{Graph, ModelConfig};
 use crate::ratchet::Ratchet;
 use crate::report::spell;
-use crate::run::stop::{Rules, next_time_of_day};
+use crate::run::stop::{Rules, StopReason, next_time_of_day};
 use crate::run::{MakeAgent, Options, Run, RunError, RunState, VERSION, check_names, plan};
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace, duration};
@@ -240,6 +240,9 @@ fn resume(args: &Args, workspace: &Workspace, named: &str) -> anyhow::Result<Rea
     let mut state: RunState = serde_json::from_value(history.state().clone())
         .map_err(|error| RunError::State(error.to_string()))
         .with_context(|| format!("run {run}"))?;
+    if state.ended == Some(StopReason::Watch) {
+        bail!("run {run} is a watch's, and `warpsmith watch --keep` always begins anew; `--resume RUN` names another");
+    }
     if state.version != VERSION {
         bail!("run {run} was written by another version of Warpsmith (format {}, this one {VERSION})", state.version);
     }

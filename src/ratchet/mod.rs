@@ -80,6 +80,44 @@ impl Experiment {
     }
 }
 
+/// Asks a worker for a verdict, and writes nothing down.
+///
+/// # Errors
+/// The machine's; a candidate that takes the judge down with it is a verdict.
+pub async fn verdict(
+    worker: &mut Client,
+    experiment: &Experiment,
+    watch: &mut (dyn FnMut(Progress) + Send),
+    cancel: &CancellationToken,
+) -> Result<Evaluation, WorkerError> {
+    let ask = Ask::Evaluate(Box::new(experiment.task()));
+    match worker.ask(ask, watch, cancel).await {
+        Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
+            blame(worker, experiment, error, watch, cancel).await
+        }
+        answer => answer,
+    }
+}
+
+/// After the worker's death: where the incumbent still passes its smoke test, the candidate is to blame.
+async fn blame(
+    worker: &mut Client,
+    experiment: &Experiment,
+    death: WorkerError,
+    watch: &mut (dyn FnMut(Progress) + Send),
+    cancel: &CancellationToken,
+) -> Result<Evaluation, WorkerError> {
+    worker.restart().await?;
+    let Some(incumbent) = &experiment.incumbent else { return Err(death) };
+    let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..experiment.task() };
+    let smoke: Evaluation = worker.ask(Ask::Smoke(Box::new(task)), watch, cancel).await?;
+    if smoke.verdict != Verdict::Base {
+        return Err(death);
+    }
+    let why = format!("it took the judge down with it ({death}); the incumbent still runs");
+    Ok(Evaluation { verdict: Verdict::Crash { stage: Stage::Smoke, why }, seed: experiment.seed, ..smoke })
+}
+
 /// The judge and the record together.
 pub struct Ratchet {
     worker: Client,
@@ -147,32 +185,15 @@ impl Ratchet {
             seed: experiment.seed,
             meta: experiment.meta.clone(),
         })?;
-        let ask = Ask::Evaluate(Box::new(experiment.task()));
-        match self.worker.ask(ask, watch, cancel).await {
-            Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
-                self.blame(experiment, error, watch, cancel).await
-            }
-            answer => Ok(answer?),
-        }
+        Ok(verdict(&mut self.worker, experiment, watch, cancel).await?)
     }
 
-    /// After the worker's death: where the incumbent still passes its smoke test, the candidate is to blame.
-    async fn blame(
-        &mut self,
-        experiment: &Experiment,
-        death: WorkerError,
-        watch: &mut (dyn FnMut(Progress) + Send),
-        cancel: &CancellationToken,
-    ) -> Result<Evaluation, RatchetError> {
-        self.worker.restart().await?;
-        let Some(incumbent) = &experiment.incumbent else { return Err(death.into()) };
-        let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..experiment.task() };
-        let smoke: Evaluation = self.worker.ask(Ask::Smoke(Box::new(task)), watch, cancel).await?;
-        if smoke.verdict != Verdict::Base {
-            return Err(death.into());
-        }
-        let why = format!("it took the judge down with it ({death}); the incumbent still runs");
-        Ok(Evaluation { verdict: Verdict::Crash { stage: Stage::Smoke, why }, seed: experiment.seed, ..smoke })
+    /// Forgets an experiment that was begun and will never be judged.
+    ///
+    /// # Errors
+    /// The file system.
+    pub fn withdraw(&self, file: &str) -> Result<(), RatchetError> {
+        Ok(self.history.withdraw(file)?)
     }
 
     /// Writes a judged experiment into journal, branch and ledger, in the order that survives a kill.

@@ -33,7 +33,7 @@ use crate::workspace::{Workspace, WorkspaceError};
 
 pub use brief::brief;
 pub use events::{RunEvent, Watcher, is_keep};
-pub use plan::{Options, check_names, plan};
+pub use plan::{Options, alone, check_names, plan};
 pub use report::CostOf;
 pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};
 use stop::{Moment, RunProgress, StopReason};

@@ -27,7 +27,7 @@ impl RunState {
         RunReport {
             run: self.run.clone(),
             model: self.model.clone(),
-            pass: format!("{}, {}", pass.label(), pass.dtype),
+            pass: self.workload(),
             device: self.device.clone(),
             backend: self.backend.clone(),
             agent: self.agent.name().to_owned(),

@@ -175,6 +175,8 @@ pub enum StopReason {
     NoTargets,
     /// The user ended it.
     Interrupted,
+    /// It was no run of an agent: a watch is over whenever its user goes, and is not resumed.
+    Watch,
 }
 
 impl Rules {
@@ -230,7 +232,7 @@ impl StopReason {
     pub const fn ends_run(&self) -> bool {
         match self {
             Self::Budget { .. } | Self::Until { .. } | Self::Tokens { .. } | Self::Cost { .. } => true,
-            Self::NoTargets | Self::Closed | Self::Interrupted => true,
+            Self::NoTargets | Self::Closed | Self::Interrupted | Self::Watch => true,
             Self::Reverts { .. } | Self::Roofline { .. } | Self::Speedup { .. } | Self::PerKernel { .. } => false,
             Self::Exhausted { .. } | Self::Unjudged { .. } => false,
         }
@@ -256,6 +258,7 @@ impl std::fmt::Display for StopReason {
             Self::Closed => "whoever drove it ended it".to_owned(),
             Self::NoTargets => "no targets left".to_owned(),
             Self::Interrupted => "interrupted".to_owned(),
+            Self::Watch => "the watch is over".to_owned(),
         };
         f.pad(&sentence)
     }

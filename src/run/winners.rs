@@ -33,7 +33,7 @@ impl RunState {
             subject,
             String::new(),
             format!("Measured on {} ({})", self.device, self.backend),
-            format!("with {}, {}x{} tokens, {}:", self.model, self.pass.batch, self.pass.seq, self.pass.dtype),
+            format!("with {}, {}:", self.model, self.workload()),
             String::new(),
         ];
         for (target, file) in winners.iter().zip(files) {
