@@ -46,39 +46,19 @@ fn word(text: &str) -> String {
     if short.is_empty() { "unnamed".to_owned() } else { short.to_owned() }
 }
 
-/// What an author says of a change that stands elsewhere, such as in an edited file.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What an author says of a change. None of it decides anything.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Remarks {
     /// Why it should be faster; empty where nobody said.
     pub hypothesis: String,
-    /// As in a reply, or `edit` where none was named.
+    /// The technique: an identifier of the playbook, or `other:` and a word. One word in any case.
     pub technique: String,
-    /// The speedup that is expected.
+    /// The speedup that is expected against the incumbent; `None` where none was named that can be read.
     pub predicted: Option<f64>,
-    /// What changes, in a line; may be empty.
+    /// What changes, in a line; the beginning of the hypothesis where nobody said.
     pub description: String,
-    /// Whether it is said that nothing is left to change.
+    /// Whether it says that there is nothing to change.
     pub declines: bool,
-}
-
-/// Reads the headers in `text`, and nothing else of it.
-#[must_use]
-pub fn remarks(text: &str, techniques: &Techniques) -> Remarks {
-    let mut headers = Headers::default();
-    for line in text.lines() {
-        match Name::in_line(line) {
-            Some((name, value)) => headers.set(name, value),
-            None => headers.more(line),
-        }
-    }
-    let named = !headers.technique.trim().is_empty();
-    Remarks {
-        hypothesis: headers.hypothesis(),
-        technique: if named { headers.technique(techniques) } else { "edit".to_owned() },
-        predicted: headers.predicted(),
-        description: headers.description(),
-        declines: headers.declines(),
-    }
 }
 
 /// A header's name.
@@ -151,27 +131,22 @@ impl Headers {
         }
     }
 
-    pub(super) fn hypothesis(&self) -> String {
-        one_line(&self.hypothesis, HYPOTHESIS)
-    }
-
-    pub(super) fn technique(&self, known: &Techniques) -> String {
-        known.read(&self.technique)
-    }
-
-    pub(super) fn predicted(&self) -> Option<f64> {
-        speedup(&self.predicted)
+    /// What they say, cleaned.
+    pub(super) fn remarks(&self, known: &Techniques) -> Remarks {
+        let described = one_line(&self.description, DESCRIPTION);
+        let described = if described.is_empty() { one_line(&self.hypothesis, DESCRIPTION) } else { described };
+        Remarks {
+            hypothesis: one_line(&self.hypothesis, HYPOTHESIS),
+            technique: known.read(&self.technique),
+            predicted: speedup(&self.predicted),
+            description: described,
+            declines: self.declines(),
+        }
     }
 
     /// Whether it says that there is nothing to change: `Change: none`.
     pub(super) fn declines(&self) -> bool {
         self.change.trim_matches(|c: char| !c.is_alphanumeric()).eq_ignore_ascii_case("none")
-    }
-
-    /// The description, or the beginning of the hypothesis.
-    pub(super) fn description(&self) -> String {
-        let described = one_line(&self.description, DESCRIPTION);
-        if described.is_empty() { one_line(&self.hypothesis, DESCRIPTION) } else { described }
     }
 }
 

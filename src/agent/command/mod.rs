@@ -29,6 +29,9 @@ pub const PROMPT_FILE: &str = "prompt.md";
 /// A copy of the kernel file as it was given out, to compare with.
 const INCUMBENT_FILE: &str = "incumbent";
 
+/// The technique of whoever named none.
+const UNNAMED: &str = "other:unnamed";
+
 /// What a command agent works with.
 #[derive(Debug, Clone)]
 pub struct Desk {
@@ -91,9 +94,10 @@ impl Command {
                     self.failures = 0;
                     let remarks = self.prompt.remarks(&said);
                     let described = !remarks.description.is_empty();
+                    let named = remarks.technique != UNNAMED;
                     return Ok(Offer::Proposal(Proposal {
                         text,
-                        technique: remarks.technique,
+                        technique: if named { remarks.technique } else { "edit".to_owned() },
                         description: if described { remarks.description } else { "an edit".to_owned() },
                         hypothesis: remarks.hypothesis,
                         predicted: remarks.predicted,
@@ -176,13 +180,10 @@ impl Command {
 
     /// The prompt, with how to answer by editing instead of by a reply.
     fn question(&self, brief: &Brief, mending: Option<&Failed>) -> Result<String, AgentError> {
-        let parts =
-            self.prompt.parts_for(brief, None, CONTEXT).map_err(|error| self.unavailable(&error.to_string()))?;
-        let mut texts: Vec<String> =
-            parts.into_iter().filter(|part| !["form", "task"].contains(&part.name)).map(|part| part.text).collect();
-        texts.extend(mending.map(|failed| self.prompt.repair(failed)));
         let file = self.desk.candidate.strip_prefix(&self.desk.folder).unwrap_or(&self.desk.candidate);
-        texts.push(include_str!("task.md").replace("{file}", &file.to_string_lossy()));
+        let briefing = self.prompt.briefing(brief, &file.to_string_lossy(), None, CONTEXT);
+        let mut texts = vec![briefing.map_err(|error| self.unavailable(&error.to_string()))?];
+        texts.extend(mending.map(|failed| self.prompt.repair(failed)));
         Ok(texts.join("\n\n"))
     }
 
