@@ -4,6 +4,7 @@
 mod bill;
 mod brief;
 pub mod change;
+pub mod language;
 mod offer;
 pub mod transcript;
 pub mod tuner;
