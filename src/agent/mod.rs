@@ -6,6 +6,7 @@ mod brief;
 pub mod change;
 pub mod language;
 mod offer;
+pub mod prompt;
 pub mod transcript;
 pub mod tuner;
 
