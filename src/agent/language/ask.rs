@@ -1,27 +1,8 @@
 //! What this room needs of whoever builds prompts and reads replies.
 
 use crate::agent::change::{ChangeError, Reply};
+use crate::agent::prompt::{Message, Prompt};
 use crate::agent::{Brief, Failed};
-
-/// Who says a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// The standing instructions.
-    System,
-    /// The question.
-    User,
-    /// The model's own answer.
-    Assistant,
-}
-
-/// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    /// Who says it.
-    pub role: Role,
-    /// What.
-    pub text: String,
-}
 
 /// Builds prompts and reads replies.
 pub trait Ask: Send + Sync {
@@ -44,4 +25,22 @@ pub trait Ask: Send + Sync {
     /// # Errors
     /// [`ChangeError`], with a reason that its author can act on.
     fn parse(&self, reply: &str) -> Result<Reply, ChangeError>;
+}
+
+impl Ask for Prompt {
+    fn messages(&self, brief: &Brief, direction: Option<&str>, context_tokens: usize) -> Result<Vec<Message>, String> {
+        self.messages(brief, direction, context_tokens).map_err(|error| error.to_string())
+    }
+
+    fn repair(&self, failed: &Failed) -> String {
+        self.repair(failed)
+    }
+
+    fn again(&self, error: &ChangeError) -> String {
+        self.again(error)
+    }
+
+    fn parse(&self, reply: &str) -> Result<Reply, ChangeError> {
+        self.parse(reply)
+    }
 }

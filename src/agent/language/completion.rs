@@ -136,9 +136,7 @@ fn usage(value: &Value) -> Option<Usage> {
     let count = |name: &str| usage.get(name).and_then(Value::as_u64);
     match (count("prompt_tokens"), count("completion_tokens")) {
         (None, None) => None,
-        (read, written) => {
-            Some(Usage { tokens_in: read.unwrap_or_default(), tokens_out: written.unwrap_or_default() })
-        }
+        (read, written) => Some(Usage { tokens_in: read.unwrap_or_default(), tokens_out: written.unwrap_or_default() }),
     }
 }
 
@@ -201,7 +199,8 @@ mod tests {
     #[test]
     fn an_error_among_the_pieces_ends_the_reply() {
         let mut completion = Completion::default();
-        let error = completion.push(&json!({"error": {"message": "out of memory", "code": 500}})).expect_err("an error");
+        let error =
+            completion.push(&json!({"error": {"message": "out of memory", "code": 500}})).expect_err("an error");
         assert_eq!(error.kind, Kind::Overloaded);
         let error = completion.push(&json!({"choices": [{"delta": {}, "finish_reason": "error"}]}));
         assert_eq!(error.expect_err("an error").kind, Kind::Dropped);

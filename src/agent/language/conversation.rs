@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::completion::tokens;
 use super::failure::{Failure, Kind};
 use super::session::{Session, Subject};
-use super::{Message, Role};
 use crate::agent::change::Reply;
+use crate::agent::prompt::{Message, Role};
 use crate::agent::{Brief, Failed};
 
 /// How often a prompt is made shorter for a context that is shorter than was thought.

@@ -21,7 +21,8 @@ use tower::service_fn;
 use super::completion::{Completion, LONGEST};
 use super::failure::{Body, Failure, Kind, OPTIONAL, SYSTEM, one_line, retry_after, told};
 use super::secret::Secret;
-use super::{LanguageError, Message, Role, Settings};
+use super::{LanguageError, Settings};
+use crate::agent::prompt::{Message, Role};
 
 /// A host that does not even take the connection is not there.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -94,7 +95,8 @@ impl Endpoint {
     /// Asks once.
     pub async fn ask(&self, model: &str, messages: &[Message], manner: &Manner) -> Answer {
         let mut so_far = Completion::default();
-        let reply = tokio::time::timeout(self.whole_reply, self.read(model, messages, manner, &mut so_far, false)).await;
+        let reply =
+            tokio::time::timeout(self.whole_reply, self.read(model, messages, manner, &mut so_far, false)).await;
         let outcome = reply.unwrap_or_else(|_| Err(Failure::new(Kind::Silent, "the reply took too long")));
         self.answer(outcome, so_far)
     }

@@ -31,12 +31,12 @@ use self::pool::Pool;
 use self::session::Session;
 use self::standing::Standing;
 use self::state::State;
-use super::tuner::Tuner;
 use super::transcript::Transcript;
+use super::tuner::Tuner;
 use super::{Agent, AgentError, Bill, BoxFuture, Brief, Failed, Offer, Outcome, Proposal, Screen};
 use crate::evaluation::Verdict;
 
-pub use ask::{Ask, Message, Role};
+pub use ask::Ask;
 pub use check::check;
 pub use failure::Kind;
 pub use prices::{Price, PriceTable};
@@ -182,10 +182,7 @@ impl Agent for Language {
             failed.verdict,
             Verdict::Error { .. } | Verdict::Reject { .. } | Verdict::Crash { .. } | Verdict::Timeout { .. }
         );
-        can_be_mended
-            && failed.proposal.repairs < MOST_REPAIRS
-            && !self.standing.is_away()
-            && self.pool.mend(failed)
+        can_be_mended && failed.proposal.repairs < MOST_REPAIRS && !self.standing.is_away() && self.pool.mend(failed)
     }
 
     fn bill(&mut self) -> Bill {

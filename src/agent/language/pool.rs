@@ -93,8 +93,7 @@ impl Pool {
     }
 
     fn spawn(&mut self, session: &Arc<Session>, task: Task, family: Option<Family>) {
-        let running =
-            Running { ticket: task.ticket, model: task.model.clone(), mends: task.mend.is_some(), family };
+        let running = Running { ticket: task.ticket, model: task.model.clone(), mends: task.mend.is_some(), family };
         let handle = self.tasks.spawn(conversation::hold(Arc::clone(session), task));
         self.running.insert(handle.id(), running);
     }
@@ -134,14 +133,9 @@ impl Language {
         }
         while let Some((running, ended)) = self.pool.ended.pop_front() {
             match ended {
-                Ended::Draft(draft) => {
-                    if self.standing.answered() {
-                        let host = self.session.settings.host();
-                        self.session.tab.trouble(format!("{host} answers again: proposals are {}'s from here on", running.model));
-                    }
-                    // One that was mended has been waited for longest.
-                    if running.mends { self.pool.drafts.push_front(*draft) } else { self.pool.drafts.push_back(*draft) }
-                }
+                // One that was mended has been waited for longest.
+                Ended::Draft(draft) if running.mends => self.pool.drafts.push_front(*draft),
+                Ended::Draft(draft) => self.pool.drafts.push_back(*draft),
                 Ended::Failed(failure) => self.failed(&running, &failure),
             }
         }
@@ -222,6 +216,11 @@ impl Language {
             let ticket = draft.task.ticket;
             let text = current(&draft, brief);
             if text != brief.incumbent && self.state.propose(&text) {
+                // Only now: a model that repeats itself answers too, and is of no more use than one that is away.
+                if self.standing.answered() {
+                    let (host, model) = (self.session.settings.host(), &draft.task.model);
+                    self.session.tab.trouble(format!("{host} answers again: proposals are {model}'s from here on"));
+                }
                 let offer = Offer::Proposal(Proposal {
                     text,
                     technique: draft.reply.technique.clone(),

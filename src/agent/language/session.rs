@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::Settings;
 use super::ask::Ask;
 use super::completion::{Completion, Usage, tokens};
 use super::endpoint::{Answer, Endpoint, Manner, role_name};
 use super::failure::{Failure, Kind};
 use super::retry::{self, Attempts, Step};
 use super::tab::Tab;
-use super::{Message, Settings};
 use crate::agent::Bill;
+use crate::agent::prompt::Message;
 use crate::agent::transcript::{Said, Transcript};
 use crate::rng::Stream;
 
@@ -130,9 +131,8 @@ impl Session {
             return false;
         }
         self.change_manner(model, |manner| manner.context = Some(shorter));
-        self.tab.note(format!(
-            "the context of {model} is shorter than was thought: prompts are kept to {shorter} tokens"
-        ));
+        self.tab
+            .note(format!("the context of {model} is shorter than was thought: prompts are kept to {shorter} tokens"));
         true
     }
 
@@ -165,11 +165,14 @@ impl Session {
         };
         if counted.is_none() && answer.outcome.is_ok() {
             let host = self.settings.host();
-            self.tab.note(format!("{host} does not count tokens: those of {model} are estimated from its texts' length"));
+            self.tab
+                .note(format!("{host} does not count tokens: those of {model} are estimated from its texts' length"));
         }
         let cost = self.settings.prices.cost(model, usage.tokens_in, usage.tokens_out);
         if cost.is_none() && answered {
-            self.tab.note(format!("no price is known for {model}: it counts as free; add one to `[prices]` in warpsmith.toml"));
+            self.tab.note(format!(
+                "no price is known for {model}: it counts as free; add one to `[prices]` in warpsmith.toml"
+            ));
         }
         let bill = Bill {
             requests: u64::from(answered),

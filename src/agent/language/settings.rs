@@ -6,9 +6,9 @@ use std::time::Duration;
 use reqwest::Url;
 use serde_json::{Map, Value};
 
+use super::LanguageError;
 use super::prices::PriceTable;
 use super::secret::Secret;
-use super::LanguageError;
 use crate::rng::Stream;
 
 /// Where OpenAI itself listens.
@@ -103,7 +103,9 @@ impl Settings {
             return Err(LanguageError::Setting(why.into()));
         }
         let models = models.map(str::trim).filter(|models| !models.is_empty()).ok_or_else(|| {
-            LanguageError::Setting("no model is named: `--model NAME`, or several with weights, `--model a:2,b:1`".into())
+            LanguageError::Setting(
+                "no model is named: `--model NAME`, or several with weights, `--model a:2,b:1`".into(),
+            )
         })?;
         let mut settings = Self::new(&base_url, api_key, weighted(models)?)?;
         settings.organization = header_value("OPENAI_ORG_ID", of("OPENAI_ORG_ID"))?;

@@ -30,8 +30,12 @@ fn kind(status: Option<u16>, body: &Body, sent: &[&str]) -> Kind {
     {
         return Kind::Spent;
     }
-    if has(&["context_length_exceeded", "maximum context length", "exceed_context_size", "context size has been exceeded"])
-        || has(&["prompt is too long", "exceeds the available context", "exceeds context", "too many input tokens"])
+    if has(&[
+        "context_length_exceeded",
+        "maximum context length",
+        "exceed_context_size",
+        "context size has been exceeded",
+    ]) || has(&["prompt is too long", "exceeds the available context", "exceeds context", "too many input tokens"])
         || has(&["longer than the model's context", "reduce the length of the messages"])
         || status == Some(413)
     {

@@ -11,11 +11,19 @@ fn bodies_of_any_form_are_classified() {
         (401, r#"{"error":{"message":"Incorrect API key provided","code":"invalid_api_key"}}"#, Kind::Key),
         (401, r#"{"detail":"Unauthorized"}"#, Kind::Key),
         (403, "<html><title>403 Forbidden</title></html>", Kind::Key),
-        (429, r#"{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}"#, Kind::RateLimited),
+        (
+            429,
+            r#"{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}"#,
+            Kind::RateLimited,
+        ),
         (429, r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#, Kind::Spent),
         (402, r#"{"error":{"message":"Insufficient credits","code":402}}"#, Kind::Spent),
         (403, r#"{"error":"insufficient_quota"}"#, Kind::Spent),
-        (404, r#"{"error":{"message":"The model `x` does not exist or you do not have access","code":"model_not_found"}}"#, Kind::NoModel),
+        (
+            404,
+            r#"{"error":{"message":"The model `x` does not exist or you do not have access","code":"model_not_found"}}"#,
+            Kind::NoModel,
+        ),
         (404, r#"{"object":"error","message":"The model `x` does not exist.","code":404}"#, Kind::NoModel),
         (404, r#"{"error":{"message":"model 'x' not found, try pulling it first"}}"#, Kind::NoModel),
         (400, r#"{"error":{"message":"x is not a valid model ID","code":400}}"#, Kind::NoModel),
@@ -42,9 +50,18 @@ fn bodies_of_any_form_are_classified() {
 #[test]
 fn a_context_that_is_too_short_is_read_from_the_message() {
     let cases: &[(&str, Option<usize>)] = &[
-        (r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 9000 tokens","code":"context_length_exceeded"}}"#, Some(8192)),
-        (r#"{"object":"error","message":"This model's maximum context length is 32,768 tokens","code":400}"#, Some(32768)),
-        (r#"{"error":{"code":400,"message":"the request exceeds the available context size (4096 tokens), try increasing it","type":"exceed_context_size_error"}}"#, Some(4096)),
+        (
+            r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 9000 tokens","code":"context_length_exceeded"}}"#,
+            Some(8192),
+        ),
+        (
+            r#"{"object":"error","message":"This model's maximum context length is 32,768 tokens","code":400}"#,
+            Some(32768),
+        ),
+        (
+            r#"{"error":{"code":400,"message":"the request exceeds the available context size (4096 tokens), try increasing it","type":"exceed_context_size_error"}}"#,
+            Some(4096),
+        ),
         (r#"{"error":{"message":"prompt is too long"}}"#, None),
     ];
     for (body, limit) in cases {
@@ -55,9 +72,18 @@ fn a_context_that_is_too_short_is_read_from_the_message() {
 #[test]
 fn an_unknown_parameter_is_named() {
     let cases: &[(&str, &str)] = &[
-        (r#"{"error":{"message":"Unsupported value: 'temperature' does not support 0.7","param":"temperature","code":"unsupported_value"}}"#, "temperature"),
-        (r#"{"error":{"message":"Unrecognized request argument supplied: max_completion_tokens"}}"#, "max_completion_tokens"),
-        (r#"{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}"#, "stream_options"),
+        (
+            r#"{"error":{"message":"Unsupported value: 'temperature' does not support 0.7","param":"temperature","code":"unsupported_value"}}"#,
+            "temperature",
+        ),
+        (
+            r#"{"error":{"message":"Unrecognized request argument supplied: max_completion_tokens"}}"#,
+            "max_completion_tokens",
+        ),
+        (
+            r#"{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}"#,
+            "stream_options",
+        ),
         (r#"{"error":{"message":"Invalid 'stream': streaming is not supported","param":"stream"}}"#, "stream"),
         (r#"{"error":{"message":"System role not supported"}}"#, "system"),
     ];
