@@ -18,6 +18,7 @@ mod looking;
 mod made;
 mod notify;
 mod places;
+mod prompt;
 mod prune;
 mod refusals;
 mod report;

@@ -26,6 +26,12 @@ pub enum ChangeError {
          from `/*---` to its last line, or blocks of `<<<<<<< SEARCH`, `=======`, `>>>>>>> REPLACE`"
     )]
     NoChange,
+    /// An honest `Change: none`: its author has no idea left for this target.
+    #[error("nothing left to propose: {why}")]
+    Declined {
+        /// The reason, as its hypothesis; may be empty.
+        why: String,
+    },
     /// Fenced code that is not a kernel file.
     #[error(
         "the fenced code does not begin with the front matter `/*---`, so it is no whole kernel file; give the whole \

@@ -82,6 +82,7 @@ pub(super) struct Headers {
     technique: String,
     predicted: String,
     description: String,
+    change: String,
     last: Option<Name>,
 }
 
@@ -92,7 +93,7 @@ impl Headers {
             Name::Technique => Some(&mut self.technique),
             Name::Predicted => Some(&mut self.predicted),
             Name::Description => Some(&mut self.description),
-            Name::Change => None,
+            Name::Change => Some(&mut self.change),
         }
     }
 
@@ -125,6 +126,11 @@ impl Headers {
 
     pub(super) fn predicted(&self) -> Option<f64> {
         speedup(&self.predicted)
+    }
+
+    /// Whether it says that there is nothing to change: `Change: none`.
+    pub(super) fn declines(&self) -> bool {
+        self.change.trim_matches(|c: char| !c.is_alphanumeric()).eq_ignore_ascii_case("none")
     }
 
     /// The description, or the beginning of the hypothesis.

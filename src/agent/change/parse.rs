@@ -31,7 +31,10 @@ pub fn parse(reply: &str, techniques: &Techniques) -> Result<Reply, ChangeError>
         answer.split_inclusive('\n').enumerate().map(|(index, text)| Line { number: first + index, text }).collect();
     let lines = unwrapped(&lines);
     let (headers, begins) = read_headers(lines);
-    let change = read_change(&lines[begins..])?;
+    let change = read_change(&lines[begins..]).map_err(|error| match error {
+        ChangeError::NoChange if headers.declines() => ChangeError::Declined { why: headers.hypothesis() },
+        other => other,
+    })?;
     Ok(Reply {
         hypothesis: headers.hypothesis(),
         technique: headers.technique(techniques),
@@ -87,7 +90,10 @@ fn read_headers(lines: &[Line<'_>]) -> (Headers, usize) {
             break;
         }
         match Name::in_line(line.text) {
-            Some((Name::Change, _)) => return (headers, index + 1),
+            Some((Name::Change, value)) => {
+                headers.set(Name::Change, value);
+                return (headers, index + 1);
+            }
             Some((name, value)) => headers.set(name, value),
             None => {
                 fence = Fence::opened_by(line.text);

@@ -197,6 +197,15 @@ fn a_change_that_cannot_be_read_one_way_only_is_refused() {
 }
 
 #[test]
+fn whoever_has_nothing_left_says_so() {
+    let why = ChangeError::Declined { why: "at 91 % of the roofline".into() };
+    assert_eq!(read("Hypothesis: at 91 % of the roofline\nChange: none.\n"), Err(why));
+    // With a change behind it, it is one.
+    assert!(read(&format!("Change: none\n{}", block("}\n", ""))).is_ok());
+    assert_eq!(read("Change: see above\n"), Err(ChangeError::NoChange));
+}
+
+#[test]
 fn a_row_of_equal_signs_of_another_length_is_code() {
     let text = "/* A\n========\n*/\n";
     let reply = read(&headed(&block("========\n", "---\n"))).unwrap();

@@ -48,7 +48,7 @@ use Step::{
 };
 
 /// What is left out, the least useful first.
-pub(super) const STEPS: [Step; 22] = [
+pub(super) const STEPS: [Step; 24] = [
     OldAttempts,
     OldCounted,
     OtherTechniques,
@@ -59,14 +59,16 @@ pub(super) const STEPS: [Step; 22] = [
     Section("When to stop"),
     Section("When you are stuck"),
     Section("The loop"),
-    Section("Noise"),
     Section("A long night"),
+    Section("Noise"),
+    Section("Handing in"),
     OwnSections,
     Section("What not to try"),
     Section("Choosing what to try"),
     Section("Reading a verdict"),
     Section("Reading an evaluation"),
     Definition,
+    Section("Operation by operation"),
     Section("Numerics"),
     Section("What counts as cheating"),
     Program,
@@ -97,9 +99,11 @@ impl Step {
 pub(super) struct Cut(usize);
 
 impl Cut {
-    /// Everything that has any bearing.
+    /// The cut whose last step is this one.
     #[cfg(test)]
-    pub(super) const NONE: Self = Self(0);
+    pub(super) fn through(step: Step) -> Self {
+        Self(STEPS.iter().position(|other| *other == step).map_or(0, |index| index + 1))
+    }
 
     /// All cuts, from nothing left out to as little as possible.
     fn all() -> impl Iterator<Item = Self> {

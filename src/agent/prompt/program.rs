@@ -11,6 +11,8 @@ use crate::agent::Brief;
 const BASIC: [&str; 2] = ["The rules", "The kernel file"];
 /// Paragraphs that are for GPUs only and cannot say so at their beginning.
 const CUDA_PARAGRAPHS: [&str; 3] = ["| key of `[[launch]]`", "| key of `[[tensormap]]`", "Launches of a call"];
+/// The chapter with a section for each operation, or for a few of them.
+const BY_OPERATION: &str = "Operation by operation";
 /// The tier of techniques that belong to operations.
 const OPERATIONS_TIER: &str = "Tier 6";
 
@@ -88,7 +90,7 @@ impl Program {
                 if techniques.contains(&section) && !cut.has(Step::TechniquesNamed) {
                     parts.push(section.as_technique(cut.has(Step::TechniquesInLines)));
                 }
-            } else if section.stays(cut) && section.for_language(language) {
+            } else if section.stays(cut) && section.for_language(language) && section.for_operation(&brief.op) {
                 parts.push(section.text(language));
                 if section.heading == "The playbook" && cut.has(Step::TechniquesNamed) {
                     parts.push(named("The identifiers"));
@@ -170,6 +172,11 @@ impl Section {
             () if self.heading.ends_with(" in CUDA") => language == Language::Cuda,
             () => true,
         }
+    }
+
+    /// Whether it is not some other operation's.
+    fn for_operation(&self, op: &str) -> bool {
+        self.chapter != BY_OPERATION || self.level < 3 || self.heading.split(", ").any(|name| name == op)
     }
 
     fn title(&self) -> String {
