@@ -4,6 +4,7 @@
 //! run takes seconds. Everything else is the real thing: the judge, the timing, git.
 #![allow(clippy::unwrap_used, dead_code)]
 
+pub mod endpoint;
 pub mod kernels;
 pub mod processes;
 
