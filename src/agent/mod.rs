@@ -3,9 +3,13 @@
 
 mod bill;
 mod brief;
+pub mod change;
 mod choice;
+pub mod command;
 mod offer;
 mod outside;
+pub mod prompt;
+pub mod replay;
 pub mod transcript;
 pub mod tuner;
 

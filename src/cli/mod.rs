@@ -16,6 +16,7 @@ mod ops;
 mod options;
 mod profile;
 mod progress;
+mod prompt;
 mod prune;
 mod report;
 mod run;
@@ -59,6 +60,7 @@ enum Command {
     Status(status::Args),
     Log(log::Args),
     Show(show::Args),
+    Prompt(prompt::Args),
     Apply(apply::Args),
     Prune(prune::Args),
     Report(report::Args),
@@ -85,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Log(args) => log::main(args),
         Command::Show(args) => show::main(args),
+        Command::Prompt(args) => prompt::main(args),
         Command::Apply(args) => apply::main(&args),
         Command::Prune(args) => prune::main(&args),
         Command::Report(args) => report::main(args),

@@ -1,5 +1,6 @@
 //! A run: profile the model, rank its kernels, improve them one by one, say what came of it.
 
+mod brief;
 mod events;
 mod experiment;
 mod plan;
@@ -30,6 +31,7 @@ use crate::verify::{Report, VerifyError};
 use crate::worker::WorkerError;
 use crate::workspace::{Workspace, WorkspaceError};
 
+pub use brief::brief;
 pub use events::{RunEvent, Watcher, is_keep};
 pub use plan::{Options, alone, check_names, plan};
 pub use report::CostOf;

@@ -8,7 +8,7 @@ use crate::rng::Stream;
 
 use super::experiment::{Judged, Proposed};
 use super::stop::StopReason;
-use super::{Phase, Run, RunError, RunEvent, Seat};
+use super::{Phase, Run, RunError, RunEvent, Seat, brief};
 
 /// A proposal is sent back to be mended so often at the most.
 const REPAIRS: u32 = 2;
@@ -154,25 +154,10 @@ impl Run {
 
     pub(super) fn brief(&self, index: usize) -> Result<Brief, RunError> {
         let target = &self.state.targets[index];
-        Ok(Brief {
-            op: target.op.clone(),
-            source: self.op_source(&target.op)?,
-            backend: self.state.backend.clone(),
-            file: target.file.clone(),
-            incumbent: self.incumbent(index)?,
-            starter: target.start_text.clone(),
-            shapes: target.shapes.clone(),
-            timing: target.timing.clone(),
-            resources: target.resources.clone(),
-            vs_user: target.vs_user(),
-            against: target.against.clone(),
-            share: target.share,
-            device: self.ratchet.device().clone(),
-            margin: target.precision.map_or(0.01, |precision| precision.margin),
-            history: target.tried.clone(),
-            seed: Stream::new(self.state.seed, &target.op).bits(0),
-            experiment: self.state.next_experiment,
-        })
+        let (source, incumbent) = (self.op_source(&target.op)?, self.incumbent(index)?);
+        let seed = Stream::new(self.state.seed, &target.op).bits(0);
+        let device = self.ratchet.device().clone();
+        Ok(brief(&self.state, target, source, incumbent, device, seed, self.state.next_experiment))
     }
 
     /// The kernel file at the branch's tip.

@@ -19,6 +19,7 @@ mod made;
 mod mcp;
 mod notify;
 mod places;
+mod prompt;
 mod prune;
 mod refusals;
 mod report;

@@ -1,0 +1,90 @@
+//! What must be computed, as a prompt says it.
+
+use std::fmt::Write as _;
+
+use super::template::Values;
+use super::{PromptError, fenced};
+use crate::agent::Brief;
+use crate::op::{ElementType, OpError, Operation, Role};
+
+/// Everything that follows from the operation and the kernel and is the same however short the prompt.
+pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
+    let wrong = |error: OpError| PromptError::Operation(error.to_string());
+    let op = brief.source.operation().map_err(wrong)?;
+    let cuda = brief.backend == "cuda";
+    let mut values = Values::default();
+    values.set("op", op.name.clone());
+    values.set("language", if cuda { "CUDA C++ (device code and a launch plan)" } else { "C" }.to_owned());
+    values.set("summary", op.summary.clone());
+    values.set("signature", if cuda { arguments(&op) } else { fenced::code(&signature(&op)) });
+    values.set("shapes", shapes(brief, &op).map_err(wrong)?);
+    values.set("share", percent(brief.share));
+    values.set("toml", fenced::code(&brief.source.toml));
+    values.set("header", fenced::code(&brief.source.header));
+    values.set("file", brief.file.clone());
+    values.set("incumbent", fenced::code(&brief.incumbent));
+    Ok(values)
+}
+
+/// A share as whole percent, or tenths where it is small.
+pub(super) fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent < 10.0 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+/// The function that a C file defines.
+fn signature(op: &Operation) -> String {
+    let tensors = op.tensors.iter().map(|tensor| {
+        let constant = if tensor.role == Role::Input { "const " } else { "" };
+        let element = match tensor.dtype {
+            ElementType::Case => "T",
+            ElementType::F32 => "float",
+            ElementType::I64 => "int64_t",
+        };
+        format!("{constant}{element} *{}", tensor.name)
+    });
+    let symbols = op.symbols.iter().map(|symbol| format!("int64_t {symbol}"));
+    let scalars = op.scalars.iter().map(|scalar| format!("float {}", scalar.name));
+    let all: Vec<String> = tensors.chain(symbols).chain(scalars).collect();
+    format!("void {}({});", op.name, all.join(", "))
+}
+
+/// The names that the `args` of a launch may take.
+fn arguments(op: &Operation) -> String {
+    let mut text = String::new();
+    for tensor in &op.tensors {
+        let sizes: Vec<&str> = tensor.shape.iter().map(|size| size.text()).collect();
+        let role = if tensor.role == Role::Input { "input" } else { "output" };
+        let absent = if tensor.present.is_some() { ", may be absent (NULL)" } else { "" };
+        let element = match tensor.dtype {
+            ElementType::Case => "T",
+            ElementType::F32 => "f32",
+            ElementType::I64 => "i64",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "- `{}`: {role} [{}] of {element}{absent}", tensor.name, sizes.join(", "));
+    }
+    let _ = write!(text, "- symbols (`long long`): {}", op.symbols.join(", "));
+    if !op.scalars.is_empty() {
+        let scalars: Vec<String> =
+            op.scalars.iter().map(|scalar| format!("{} = {}", scalar.name, scalar.value)).collect();
+        let _ = write!(text, "\n- scalars (`float`): {}", scalars.join(", "));
+    }
+    text
+}
+
+/// The target's shapes with what they compulsorily move and compute.
+fn shapes(brief: &Brief, op: &Operation) -> Result<String, OpError> {
+    let mut text = String::from("| shape | dtype | calls | MB read | MB written | Mflop |\n|---|---|---|---|---|---|");
+    for target in &brief.shapes {
+        let read = op.read_bytes(&target.shape, target.dtype)? as f64 / 1e6;
+        let written = op.write_bytes(&target.shape, target.dtype)? as f64 / 1e6;
+        let flops = op.flops(&target.shape)? as f64 / 1e6;
+        let _ = write!(
+            text,
+            "\n| {} | {} | {} | {read:.3} | {written:.3} | {flops:.3} |",
+            target.shape, target.dtype, target.calls
+        );
+    }
+    Ok(text)
+}
