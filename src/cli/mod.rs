@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
 mod apply;
+mod begin;
 mod bench;
 mod completions;
 mod device;
@@ -9,6 +10,7 @@ mod error;
 mod init;
 mod lines;
 mod log;
+mod mcp;
 mod notify;
 mod ops;
 mod options;
@@ -53,6 +55,7 @@ enum Command {
     Profile(profile::Args),
     Bench(bench::Args),
     Watch(watch::Args),
+    Mcp(mcp::Args),
     Verify(verify::Args),
     Status(status::Args),
     Log(log::Args),
@@ -79,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Profile(args) => profile::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Watch(args) => watch::main(args),
+        Command::Mcp(args) => mcp::main(args),
         Command::Verify(args) => verify::main(args),
         Command::Status(args) => status::main(args),
         Command::Log(args) => log::main(args),

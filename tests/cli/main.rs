@@ -16,6 +16,7 @@ mod init;
 mod kills;
 mod looking;
 mod made;
+mod mcp;
 mod notify;
 mod places;
 mod prompt;
