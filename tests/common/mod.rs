@@ -222,6 +222,8 @@ pub fn alone(command: &mut Command, home: &Path) {
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env_remove("XDG_CONFIG_HOME")
+        .env_remove("OPENAI_API_KEY")
+        .env_remove("OPENAI_BASE_URL")
         .env_remove("WARPSMITH_FAILPOINT")
         // The kernels of these tests are in C, also where there is a GPU.
         .env("WARPSMITH_BACKEND", "cpu")
