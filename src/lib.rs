@@ -20,5 +20,6 @@ pub mod run;
 pub mod sandbox;
 pub mod stats;
 pub mod verify;
+pub mod watch;
 pub mod worker;
 pub mod workspace;

@@ -26,8 +26,8 @@ mod headers;
 mod parse;
 
 pub use error::ChangeError;
-pub use headers::Techniques;
-pub use parse::{MAX_BLOCKS, MAX_REPLY_BYTES, parse};
+pub use headers::{Remarks, Techniques};
+pub use parse::{MAX_BLOCKS, MAX_REPLY_BYTES, parse, remarks};
 
 /// The first characters of a kernel file.
 const FRONT_MATTER: &str = "/*---";

@@ -4,9 +4,13 @@
 mod bill;
 mod brief;
 pub mod change;
+mod choice;
+pub mod command;
 pub mod language;
 mod offer;
+mod outside;
 pub mod prompt;
+pub mod replay;
 pub mod transcript;
 pub mod tuner;
 
@@ -17,7 +21,9 @@ use serde_json::Value;
 
 pub use bill::Bill;
 pub use brief::{Attempt, Brief};
+pub use choice::Choice;
 pub use offer::{Failed, Offer, Outcome, Proposal};
+pub use outside::Outside;
 
 pub use crate::harness::Screened;
 

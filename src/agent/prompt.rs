@@ -13,14 +13,14 @@ mod operation;
 mod program;
 mod template;
 
-use super::change::{self, ChangeError, Reply, Techniques};
+use super::change::{self, ChangeError, Remarks, Reply, Techniques};
 use super::{Brief, Failed};
 use crate::evaluation::Verdict;
 
 use budget::Cut;
 use program::Program;
-pub use template::{PARTS, PartText};
-use template::{Parts, Values};
+use template::{Audience, Parts, Values};
+pub use template::{PARTS, PartText, Place};
 
 /// Bytes of English and code that make a token, about: what tokenizers of today's models come to on this prompt, from
 /// 3.2 to 4. A low figure is the careful one.
@@ -143,11 +143,39 @@ impl Prompt {
         direction: Option<&str>,
         context_tokens: usize,
     ) -> Result<Vec<PartText>, PromptError> {
-        let fixed = operation::describe(brief)?;
+        self.fitted(brief, operation::describe(brief)?, direction, context_tokens, Audience::Model)
+    }
+
+    /// The task for an agent with a shell, which edits the kernel file at `path` in place: one text, with everything but
+    /// the form of an answer.
+    ///
+    /// # Errors
+    /// As [`Self::messages`].
+    pub fn briefing(
+        &self,
+        brief: &Brief,
+        path: &str,
+        direction: Option<&str>,
+        context_tokens: usize,
+    ) -> Result<String, PromptError> {
+        let mut fixed = operation::describe(brief)?;
+        fixed.set("path", path.to_owned());
+        let parts = self.fitted(brief, fixed, direction, context_tokens, Audience::Shell)?;
+        Ok(parts.iter().map(|part| part.text.as_str()).collect::<Vec<_>>().join("\n\n"))
+    }
+
+    fn fitted(
+        &self,
+        brief: &Brief,
+        fixed: Values,
+        direction: Option<&str>,
+        context_tokens: usize,
+        audience: Audience,
+    ) -> Result<Vec<PartText>, PromptError> {
         budget::fit(brief, context_tokens, &|cut, dropped| {
             let mut values = fixed.clone();
             self.fill_in(&mut values, brief, direction, cut, dropped);
-            self.parts.question(&values)
+            self.parts.question(&values, audience)
         })
     }
 
@@ -194,6 +222,12 @@ impl Prompt {
     #[must_use]
     pub fn template(&self, part: &str) -> Option<&str> {
         self.parts.template(part)
+    }
+
+    /// What an agent with a shell said of its change, anywhere in what it printed.
+    #[must_use]
+    pub fn remarks(&self, printed: &str) -> Remarks {
+        change::remarks(printed, &self.techniques)
     }
 
     /// Reads a reply; techniques are those of `program.md`.

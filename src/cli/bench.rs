@@ -31,14 +31,10 @@ pub(super) struct Args {
     /// Compare with another kernel file in pairs, by the keep rule
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// Time at this shape instead of the primary one, such as rows=512,cols=4096 (may be repeated)
-    #[arg(long, value_name = "SYMBOL=N,...", value_parser = parse_shape)]
-    shape: Vec<Shape>,
-    /// Time at this type [default: f32 on a CPU, f16 on a GPU]
-    #[arg(long, value_enum)]
-    dtype: Option<Dtype>,
     #[command(flatten)]
-    device: DeviceArgs,
+    timed: TimedArgs,
+    #[command(flatten)]
+    pub(super) device: DeviceArgs,
     /// Judge N copies of the kernel that differ in nothing but their addresses: the keeps are mistakes
     #[arg(long, value_name = "N", conflicts_with = "against", value_parser = clap::value_parser!(u32).range(1..))]
     self_test: Option<u32>,
@@ -59,6 +55,17 @@ pub(super) struct Args {
     pub(super) json: bool,
 }
 
+/// Where a kernel file is timed.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct TimedArgs {
+    /// Time at this shape instead of the primary one, such as rows=512,cols=4096 (may be repeated)
+    #[arg(long, value_name = "SYMBOL=N,...", value_parser = parse_shape)]
+    shape: Vec<Shape>,
+    /// Time at this type [default: f32 on a CPU, f16 on a GPU]
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+}
+
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     session::block_on(bench(args))
 }
@@ -70,7 +77,7 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     let [kernel] = args.kernels.as_slice() else {
         anyhow::bail!("{} kernel files; one is judged at a time (only --speed takes several)", args.kernels.len());
     };
-    let wanted = Wanted::read(&args, kernel)?;
+    let wanted = Wanted::read(args.device, kernel)?;
     let cancel = session::interruptible();
     let mut worker = session::worker(wanted.device, false).await?;
     let task = wanted.task(&args, worker.limits())?;
@@ -96,15 +103,17 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
 
 /// A kernel file that is to be judged.
 pub(super) struct Wanted {
-    text: String,
-    source: OpSource,
+    /// The file's text.
+    pub(super) text: String,
+    /// Its operation.
+    pub(super) source: OpSource,
     /// The device that the file is for.
     pub(super) device: Device,
 }
 
 impl Wanted {
     /// Reads the file at `path`, its operation, and which device it is for.
-    pub(super) fn read(args: &Args, path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn read(device: DeviceArgs, path: &Path) -> anyhow::Result<Self> {
         let text = read(path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let workspace = Workspace::find(folder)?;
@@ -112,14 +121,14 @@ impl Wanted {
         let front = KernelFile::parse(&text).with_context(|| format!("{}", path.display()))?.front;
         let source = OpSource::read(&front.op, &session::reader(workspace.as_ref()))?;
         let settings = workspace.as_ref().map_or_else(DeviceSettings::default, |workspace| workspace.settings().device);
-        let device = device_for(args, path, &front, settings)?;
+        let device = device_for(device, path, &front, settings)?;
         Ok(Self { text, source, device })
     }
 
     /// What the judge is asked about it, on a device with these limits.
     pub(super) fn task(self, args: &Args, limits: &CaseLimits) -> anyhow::Result<EvaluationTask> {
         Ok(EvaluationTask {
-            target: self.target(args, limits)?,
+            target: self.target(&args.timed, limits)?,
             op: self.source,
             candidate: self.text,
             incumbent: args.against.as_deref().map(read).transpose()?,
@@ -132,7 +141,8 @@ impl Wanted {
         })
     }
 
-    fn target(&self, args: &Args, limits: &CaseLimits) -> anyhow::Result<Vec<TargetShape>> {
+    /// Where it is timed, on a device with these limits.
+    pub(super) fn target(&self, args: &TimedArgs, limits: &CaseLimits) -> anyhow::Result<Vec<TargetShape>> {
         let usual = match self.device {
             Device::Cpu => Dtype::F32,
             Device::Cuda(_) => Dtype::F16,
@@ -146,14 +156,15 @@ impl Wanted {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+/// The text of a kernel file.
+pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 
 /// The device that the file is written for.
-fn device_for(args: &Args, path: &Path, front: &FrontMatter, settings: DeviceSettings) -> anyhow::Result<Device> {
+fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: DeviceSettings) -> anyhow::Result<Device> {
     let own = if front.is_cuda() { BackendName::Cuda } else { BackendName::Cpu };
-    let wanted = args.device.or(own);
+    let wanted = args.or(own);
     front.check_backend(wanted.backend.unwrap_or(own).name())?;
     let chosen = device::choose(wanted, settings);
     Ok(chosen.with_context(|| format!("{} is for {}", path.display(), own.name()))?.device)

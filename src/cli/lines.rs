@@ -11,7 +11,8 @@ use crate::run::{Phase, RunState, TargetState};
 pub(super) fn run_line(state: &RunState, spent: Duration) -> String {
     let budget = state.rules.budget.map_or(String::new(), |budget| format!(" of {}", spell(budget)));
     let model = state.model.rsplit('/').next().unwrap_or(&state.model);
-    let mut line = format!("{} {model} · {} · {}   {}{budget}", state.run, state.device, state.agent, spell(spent));
+    let mut line =
+        format!("{} {model} · {} · {}   {}{budget}", state.run, state.device, state.agent.name(), spell(spent));
     if let (Some(before), Some((after, ratio))) = (&state.before, state.predicted()) {
         line.push_str(&format!(
             "   model {:.2}→{} {ratio:.2}x predicted",

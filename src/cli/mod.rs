@@ -25,6 +25,8 @@ mod spinner;
 mod status;
 mod verdict;
 mod verify;
+mod watch;
+mod watch_screen;
 mod worker;
 
 use std::process::ExitCode;
@@ -50,6 +52,7 @@ enum Command {
     Run(run::Args),
     Profile(profile::Args),
     Bench(bench::Args),
+    Watch(watch::Args),
     Verify(verify::Args),
     Status(status::Args),
     Log(log::Args),
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         Command::Profile(args) => profile::main(args),
         Command::Bench(args) => bench::main(args),
+        Command::Watch(args) => watch::main(args),
         Command::Verify(args) => verify::main(args),
         Command::Status(args) => status::main(args),
         Command::Log(args) => log::main(args),

@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use super::device::{self, backend_of};
 use super::options::DeviceArgs;
 use super::session;
-use crate::agent::prompt::{PARTS, Prompt, Role, tokens};
+use crate::agent::prompt::{PARTS, PartText, Place, Prompt, Role, tokens};
 use crate::device::{DeviceCard, cached_card};
 use crate::history::Archive;
 use crate::op::OpSource;
@@ -44,8 +44,11 @@ pub(super) struct Args {
     /// A sentence on what to try, as several proposals at a time are given
     #[arg(long, value_name = "TEXT")]
     direction: Option<String>,
+    /// As a coding agent with a shell is asked, which edits the file itself
+    #[arg(long, conflicts_with = "part")]
+    shell: bool,
     /// Write the templates into prompts/ of the workspace; those that are there stay as they are
-    #[arg(long, conflicts_with_all = ["op", "part", "context", "direction"])]
+    #[arg(long, conflicts_with_all = ["op", "part", "context", "direction", "shell"])]
     export: bool,
     /// Any directory of the workspace
     #[arg(long, value_name = "DIR", default_value = ".")]
@@ -69,6 +72,11 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let seed = Stream::new(state.seed, &target.op).bits(0);
     let brief = brief(&state, target, source, incumbent, card(&state)?, seed, state.next_experiment);
     let direction = args.direction.as_deref();
+    if args.shell {
+        let path = format!(".warpsmith/{run}/{}", target.file);
+        super::say(&prompt.briefing(&brief, &path, direction, args.context)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(name) = &args.part {
         super::say(&one_part(&prompt, name, &prompt.parts_for(&brief, direction, args.context)?)?);
         return Ok(ExitCode::SUCCESS);
@@ -84,13 +92,14 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A part of the question; of a follow-up, which needs a failure, the template.
-fn one_part(prompt: &Prompt, name: &str, parts: &[crate::agent::prompt::PartText]) -> anyhow::Result<String> {
+/// A part of the question; where it belongs elsewhere, as in a follow-up, which needs a failure, the template.
+fn one_part(prompt: &Prompt, name: &str, parts: &[PartText]) -> anyhow::Result<String> {
     if let Some(part) = parts.iter().find(|part| part.name == name) {
         return Ok(part.text.clone());
     }
-    let follow_up = PARTS.iter().any(|part| part.name == name && !part.is_question());
-    let template = prompt.template(name).filter(|_| follow_up);
+    let elsewhere = [Place::FollowUp, Place::Shell];
+    let elsewhere = PARTS.iter().any(|part| part.name == name && elsewhere.contains(&part.place));
+    let template = prompt.template(name).filter(|_| elsewhere);
     let text = template.with_context(|| format!("the part `{name}` has nothing to say here, and is left out"))?;
     Ok(text.trim_end().to_owned())
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -12,12 +13,13 @@ use super::notify::{self, Ending, Notify};
 use super::options::{DeviceArgs, PassArgs};
 use super::progress::{Progress, Voice};
 use super::session;
+use crate::agent::Choice;
 use crate::agent::tuner::Tuner;
 use crate::history::{self, Archive, History, Pending};
 use crate::model::{Graph, ModelConfig};
 use crate::ratchet::Ratchet;
 use crate::report::spell;
-use crate::run::stop::{Rules, next_time_of_day};
+use crate::run::stop::{Rules, StopReason, next_time_of_day};
 use crate::run::{MakeAgent, Options, Run, RunError, RunState, VERSION, check_names, plan};
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace, duration};
@@ -85,6 +87,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let cancel = session::interruptible();
     let voice = Voice::choose(args.quiet);
     let (workspace, made) = workspace_for(&args.model)?;
+    let workspace = Arc::new(workspace);
     made.iter().for_each(|line| super::say(line));
     let ready = match &args.resume {
         Some(named) => resume(&args, &workspace, named)?,
@@ -101,11 +104,11 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         super::say(&opening(&workspace, &state, notify.as_ref()));
     }
     let model_dir = workspace.root().join(&state.model);
-    let make_agent: MakeAgent = Box::new(|| Box::new(Tuner::default()));
+    let make_agent: MakeAgent = Box::new(|_| Ok(Box::new(Tuner::default())));
     let watcher = Box::new(Progress::new(voice));
     let ratchet = Ratchet::new(worker, history, pending);
     let begun = state.clone();
-    let result = Run::new(&workspace, model_dir, ratchet, state, make_agent, watcher, cancel).go().await;
+    let result = Run::new(workspace.clone(), model_dir, ratchet, state, make_agent, watcher, cancel).go().await;
     if let Ok(ended) = &result {
         super::say(&closing(ended));
     }
@@ -210,7 +213,7 @@ async fn begin(args: &Args, workspace: &Workspace, cancel: &CancellationToken) -
         run,
         model: model_path(workspace, &args.model)?,
         pass,
-        agent: "tuner".to_owned(),
+        agent: Choice::Tuner,
         rules,
         only: args.only.clone(),
         skip: args.skip.clone(),
@@ -237,6 +240,9 @@ fn resume(args: &Args, workspace: &Workspace, named: &str) -> anyhow::Result<Rea
     let mut state: RunState = serde_json::from_value(history.state().clone())
         .map_err(|error| RunError::State(error.to_string()))
         .with_context(|| format!("run {run}"))?;
+    if state.ended == Some(StopReason::Watch) {
+        bail!("run {run} is a watch's, and `warpsmith watch --keep` always begins anew; `--resume RUN` names another");
+    }
     if state.version != VERSION {
         bail!("run {run} was written by another version of Warpsmith (format {}, this one {VERSION})", state.version);
     }
@@ -266,6 +272,8 @@ fn rules(args: &Args, settings: &RunSettings) -> anyhow::Result<Rules> {
         per_kernel: Some(settings.per_kernel),
         budget: settings.budget,
         until: None,
+        max_tokens: None,
+        max_cost: None,
     };
     args.override_rules(&mut rules)?;
     Ok(rules)
@@ -298,7 +306,7 @@ fn opening(workspace: &Workspace, state: &RunState, notify: Option<&Notify>) -> 
         format!("workspace   {}", workspace.root().display()),
         format!("branch      warpsmith/{}{}", state.run, if state.resumed > 0 { " (resumed)" } else { "" }),
         format!("device      {} ({})", state.device, state.backend),
-        format!("agent       {}", state.agent),
+        format!("agent       {}", state.agent.name()),
         format!("budget      {}", budget_words(&state.rules)),
     ];
     let missing: Vec<String> =

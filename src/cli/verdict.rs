@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::evaluation::{Evaluation, Stage, Verdict};
+use crate::evaluation::{Evaluation, ShapeTiming, Stage, Timing, Verdict};
 
 /// The verdict, the cases by stage, and the times of each shape.
 pub(super) fn full(evaluation: &Evaluation) -> String {
@@ -37,22 +37,27 @@ pub(super) fn full(evaluation: &Evaluation) -> String {
         );
     }
     if let Some(timing) = &evaluation.timing {
-        let compared = !matches!(evaluation.verdict, Verdict::Base);
-        for shape in &timing.shapes {
-            let against = if compared { format!(", incumbent {:.1} µs", shape.incumbent_us) } else { String::new() };
-            let _ = writeln!(
-                text,
-                "  {} {}: {:.1} µs{against}, {:.0} % of the roofline ({:.1} µs, {} bound)",
-                shape.shape,
-                shape.dtype,
-                shape.candidate_us,
-                100.0 * shape.roofline_us / shape.candidate_us,
-                shape.roofline_us,
-                shape.bound
-            );
-        }
+        text.push_str(&shapes(evaluation, timing));
         let _ = writeln!(text, "  margin here {:.1} %, {} blocks", 100.0 * timing.margin, timing.blocks);
     }
     let _ = write!(text, "  seed {}, judged in {:.1} s", evaluation.seed, evaluation.wall_s);
     text
+}
+
+/// A line for each timed shape.
+pub(super) fn shapes(evaluation: &Evaluation, timing: &Timing) -> String {
+    let compared = !matches!(evaluation.verdict, Verdict::Base);
+    let line = |shape: &ShapeTiming| {
+        let against = if compared { format!(", incumbent {:.1} µs", shape.incumbent_us) } else { String::new() };
+        format!(
+            "  {} {}: {:.1} µs{against}, {:.0} % of the roofline ({:.1} µs, {} bound)\n",
+            shape.shape,
+            shape.dtype,
+            shape.candidate_us,
+            100.0 * shape.roofline_us / shape.candidate_us,
+            shape.roofline_us,
+            shape.bound
+        )
+    };
+    timing.shapes.iter().map(line).collect()
 }

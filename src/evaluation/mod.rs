@@ -127,6 +127,12 @@ impl Verdict {
         matches!(self, Self::Base | Self::Keep { .. })
     }
 
+    /// Whether it is wrong or no kernel at all, rather than not faster.
+    #[must_use]
+    pub const fn is_failure(&self) -> bool {
+        matches!(self, Self::Reject { .. } | Self::Crash { .. } | Self::Timeout { .. } | Self::Error { .. })
+    }
+
     /// Where the judging ended.
     #[must_use]
     pub const fn stage(&self) -> Stage {

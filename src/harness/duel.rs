@@ -11,9 +11,9 @@ use super::bench::{Bench, timed_shapes};
 use super::build::Build;
 use super::decision::{Decision, First, Margin, Outcome, Simplification};
 use super::fresh::{blocks_of, sessions};
-use super::session::{Block, CONFIRM_SESSIONS};
+use super::session::{Block, CONFIRM_SESSIONS, LOOK_SESSIONS, SPREAD_SESSIONS};
 use super::simplicity::is_simpler;
-use super::spread::{copies, spread};
+use super::spread::{COPIES, copies, spread};
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::{MatchUp, Rig, rooflines};
 
@@ -49,11 +49,13 @@ pub(super) fn time<B: Backend>(
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
     let rooflines = rooflines(bench, target)?;
     let Some(incumbent_text) = &task.incumbent else {
-        let (here, look) = (bench.here(), task.look);
-        let spread = spread(if look { &here } else { bench }, target, candidate, twins, &calls, task.seed)?;
+        let here = bench.here();
+        let (bench, count) = if task.look { (&here, LOOK_SESSIONS) } else { (bench, SPREAD_SESSIONS) };
+        let spread = spread(bench, target, candidate, twins, &calls, task.seed, count)?;
         let timing = summarise(bench, &spread.decision, target, &rooflines, &spread.sessions, spread.rounds)?;
         // It only says where the run begins; what a keep gains is measured in fresh processes.
-        let library = against_library(&bench.here(), target, candidate, spread.rounds, task.seed)?;
+        let sessions = if task.look { 1 } else { CONFIRM_SESSIONS };
+        let library = against_library(&bench.here(), target, candidate, spread.rounds, (task.seed, sessions))?;
         let (vs_user, against) = library.map_or((1.0, None), |(ratio, name)| (ratio, Some(name)));
         return Ok(Timed { verdict: Verdict::Base, timing, vs_user: Some(vs_user), against, first_block: 1.0 });
     };
@@ -62,9 +64,9 @@ pub(super) fn time<B: Backend>(
         Some(known) => (Margin::from_spread(known.spread), known.rounds as usize),
         None => {
             let timed = timed_shapes(target);
-            let copies = copies(incumbent_text, task.seed)?.into_iter().map(|copy| (copy, &timed)).collect();
+            let copies = copies(incumbent_text, task.seed, COPIES)?.into_iter().map(|copy| (copy, &timed)).collect();
             let twins = bench.build_all(copies)?;
-            let spread = spread(bench, target, &incumbent, &twins, &calls, task.seed)?;
+            let spread = spread(bench, target, &incumbent, &twins, &calls, task.seed, SPREAD_SESSIONS)?;
             (spread.decision.margin(), spread.rounds)
         }
     };
@@ -111,14 +113,19 @@ fn versus_user<B: Backend>(
 ) -> Result<(Option<f64>, Option<String>), Failure> {
     // What is kept was confirmed in fresh processes; this says how far it is from where the user was.
     let here = bench.here();
-    if let Some((ratio, name)) = against_library(&here, target, candidate, rounds, task.seed)? {
+    if let Some((ratio, name)) = against_library(&here, target, candidate, rounds, (task.seed, CONFIRM_SESSIONS))? {
         return Ok((Some(ratio), Some(name)));
     }
     let ratio = match &task.baseline {
         Some(baseline) if Some(baseline) == task.incumbent.as_ref() => Some(gain),
         Some(baseline) => {
             let baseline = bench.trusted(baseline, target)?;
-            Some(against(&here, target, MatchUp { incumbent: &baseline, candidate, rounds }, task.seed)?)
+            Some(against(
+                &here,
+                target,
+                MatchUp { incumbent: &baseline, candidate, rounds },
+                (task.seed, CONFIRM_SESSIONS),
+            )?)
         }
         None => None,
     };
@@ -131,10 +138,10 @@ fn against_library<B: Backend>(
     target: &[TargetShape],
     candidate: &Build<B>,
     rounds: usize,
-    seed: u64,
+    (seed, sessions): (u64, usize),
 ) -> Result<Option<(f64, String)>, Failure> {
     let Some((library, name)) = bench.library(target) else { return Ok(None) };
-    let ratio = against(bench, target, MatchUp { incumbent: &library, candidate, rounds }, seed)?;
+    let ratio = against(bench, target, MatchUp { incumbent: &library, candidate, rounds }, (seed, sessions))?;
     Ok(Some((ratio, name.to_owned())))
 }
 
@@ -143,10 +150,10 @@ fn against<B: Backend>(
     bench: &Bench<'_, B>,
     target: &[TargetShape],
     match_up: MatchUp<'_, B>,
-    seed: u64,
+    (seed, count): (u64, usize),
 ) -> Result<f64, Failure> {
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
-    let matches: Vec<_> = (1..=CONFIRM_SESSIONS).map(|number| (number, match_up)).collect();
+    let matches: Vec<_> = (1..=count).map(|number| (number, match_up)).collect();
     let told = (Stage::Confirmation, "against what the user has today");
     let measured = blocks_of(sessions(bench, None, target, seed, &matches, told)?);
     let logs = Decision::new(Margin::default(), &calls).logs(&measured.concat());

@@ -18,7 +18,7 @@ use super::check::check;
 use super::determinism::{PLACES, determinism};
 use super::duel::time;
 use super::elsewhere::Elsewhere;
-use super::spread::copies;
+use super::spread::{COPIES, copies};
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::timed_case;
 
@@ -159,7 +159,8 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     shapes.extend(timed_shapes(&target));
     let (timed, mut wanted) = (timed_shapes(&target), vec![(kernel, &shapes)]);
     if task.incumbent.is_none() {
-        wanted.extend(copies(&task.candidate, task.seed)?.into_iter().map(|copy| (copy, &timed)));
+        let count = if task.look { 1 } else { COPIES };
+        wanted.extend(copies(&task.candidate, task.seed, count)?.into_iter().map(|copy| (copy, &timed)));
     }
     let mut builds = bench.build_all(wanted)?;
     let twins = builds.split_off(1);

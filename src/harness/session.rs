@@ -20,7 +20,10 @@ pub const CONFIRM_BLOCKS: usize = 16;
 /// spread is taken.
 pub const SPREAD_SESSIONS: usize = 8;
 
-/// How many of them run in processes elsewhere, where hosts are no processes (GPUs): starting one takes half a second, and the
+/// The same where nothing is decided by them: enough for a kernel's times and a rough spread.
+pub const LOOK_SESSIONS: usize = 3;
+
+/// How many of [`SPREAD_SESSIONS`] run in processes elsewhere, where hosts are no processes (GPUs): starting one takes half a second, and the
 /// others have freshly loaded code.
 pub const SPREAD_AWAY: usize = 3;
 

@@ -13,15 +13,15 @@ use super::bench::Bench;
 use super::build::Build;
 use super::decision::{Decision, Margin};
 use super::fresh::{blocks_of, sessions};
-use super::session::{Block, CONFIRM_BLOCKS, SPREAD_AWAY, SPREAD_SESSIONS, rounds_for};
+use super::session::{Block, CONFIRM_BLOCKS, SPREAD_AWAY, rounds_for};
 use super::task::JudgeError;
 use super::timing::{MatchUp, Rig};
 
 /// A block takes about this long at the most, however noisy the machine: eighty of them are a verdict's worst case.
 const BLOCK_TIME: Duration = Duration::from_millis(60);
 
-/// Copies of a kernel that it is timed against.
-const COPIES: u64 = 2;
+/// Copies of a kernel that it is timed against, for a margin.
+pub(super) const COPIES: u64 = 2;
 
 /// What the machine shows when nothing differs.
 pub(super) struct Spread {
@@ -31,7 +31,8 @@ pub(super) struct Spread {
     pub(super) sessions: Vec<Vec<Block>>,
 }
 
-/// Same-against-same sessions in fresh processes: the kernel against its `twins`, copies of itself with other addresses.
+/// So many (`count`) same-against-same sessions in fresh processes: the kernel against its `twins`, copies of itself with
+/// other addresses.
 ///
 /// The first one, of single rounds, settles how many rounds a block has; the others give the margin.
 pub(super) fn spread<B: Backend>(
@@ -41,6 +42,7 @@ pub(super) fn spread<B: Backend>(
     twins: &[Build<B>],
     calls: &[u32],
     seed: u64,
+    count: usize,
 ) -> Result<Spread, Failure> {
     let decision = Decision::new(Margin::default(), calls);
     let here = bench.here();
@@ -61,15 +63,15 @@ pub(super) fn spread<B: Backend>(
         0 => Vec::new(),
         away => blocks_of(sessions(bench, None, target, seed, &matches(1..=away, rounds), told)?),
     };
-    let rest = matches(away + 1..=SPREAD_SESSIONS, rounds);
+    let rest = matches(away + 1..=count, rounds);
     measured.extend(blocks_of(sessions(&here, Some(&mut rig), target, seed, &rest, told)?));
     let margin = Margin::from_sessions(&decision, &measured);
     Ok(Spread { decision: Decision::new(margin, calls), rounds, sessions: measured })
 }
 
 /// The copies that [`spread`] wants, to be compiled for the timed shapes.
-pub(super) fn copies(text: &str, seed: u64) -> Result<Vec<KernelFile>, JudgeError> {
-    (0..COPIES).map(|number| twin(text, Stream::new(seed, "padding").below(number, 4096))).collect()
+pub(super) fn copies(text: &str, seed: u64, count: u64) -> Result<Vec<KernelFile>, JudgeError> {
+    (0..count).map(|number| twin(text, Stream::new(seed, "padding").below(number, 4096))).collect()
 }
 
 /// The same kernel at other addresses: what a candidate that changes nothing looks like.

@@ -143,6 +143,15 @@ impl History {
         self.folder.write(pending)
     }
 
+    /// Takes back what [`Self::begin_experiment`] put down: it will not be judged.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn withdraw(&self, path: &str) -> Result<(), HistoryError> {
+        self.restore(path)?;
+        self.folder.forget()
+    }
+
     /// Writes an experiment down; when this returns, it is there to stay.
     ///
     /// # Errors

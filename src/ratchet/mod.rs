@@ -60,6 +60,8 @@ pub struct Experiment {
     pub seed: u64,
     /// What whoever proposed it wants back after an interruption.
     pub meta: Value,
+    /// What its author said of it and what it cost, for the journal; null where there is nothing to tell.
+    pub story: Value,
 }
 
 impl Experiment {
@@ -76,6 +78,44 @@ impl Experiment {
             branch_over_best: self.branch_over_best,
         }
     }
+}
+
+/// Asks a worker for a verdict, and writes nothing down.
+///
+/// # Errors
+/// The machine's; a candidate that takes the judge down with it is a verdict.
+pub async fn verdict(
+    worker: &mut Client,
+    experiment: &Experiment,
+    watch: &mut (dyn FnMut(Progress) + Send),
+    cancel: &CancellationToken,
+) -> Result<Evaluation, WorkerError> {
+    let ask = Ask::Evaluate(Box::new(experiment.task()));
+    match worker.ask(ask, watch, cancel).await {
+        Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
+            blame(worker, experiment, error, watch, cancel).await
+        }
+        answer => answer,
+    }
+}
+
+/// After the worker's death: where the incumbent still passes its smoke test, the candidate is to blame.
+async fn blame(
+    worker: &mut Client,
+    experiment: &Experiment,
+    death: WorkerError,
+    watch: &mut (dyn FnMut(Progress) + Send),
+    cancel: &CancellationToken,
+) -> Result<Evaluation, WorkerError> {
+    worker.restart().await?;
+    let Some(incumbent) = &experiment.incumbent else { return Err(death) };
+    let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..experiment.task() };
+    let smoke: Evaluation = worker.ask(Ask::Smoke(Box::new(task)), watch, cancel).await?;
+    if smoke.verdict != Verdict::Base {
+        return Err(death);
+    }
+    let why = format!("it took the judge down with it ({death}); the incumbent still runs");
+    Ok(Evaluation { verdict: Verdict::Crash { stage: Stage::Smoke, why }, seed: experiment.seed, ..smoke })
 }
 
 /// The judge and the record together.
@@ -97,9 +137,27 @@ impl Ratchet {
         &mut self.worker
     }
 
+    /// The device it judges on.
+    #[must_use]
+    pub const fn device(&self) -> &crate::device::DeviceCard {
+        self.worker.device()
+    }
+
     /// The undecided experiment, once.
     pub fn take_pending(&mut self) -> Option<Pending> {
         self.pending.take()
+    }
+
+    /// The run's folder below `.warpsmith`, which may not be there yet.
+    #[must_use]
+    pub fn folder(&self) -> &std::path::Path {
+        self.history.folder()
+    }
+
+    /// Where a candidate for a kernel file is while it is written and evaluated.
+    #[must_use]
+    pub fn candidate_path(&self, file: &str) -> std::path::PathBuf {
+        self.history.candidate_path(file)
     }
 
     /// The text of a file at the branch's tip.
@@ -127,32 +185,15 @@ impl Ratchet {
             seed: experiment.seed,
             meta: experiment.meta.clone(),
         })?;
-        let ask = Ask::Evaluate(Box::new(experiment.task()));
-        match self.worker.ask(ask, watch, cancel).await {
-            Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
-                self.blame(experiment, error, watch, cancel).await
-            }
-            answer => Ok(answer?),
-        }
+        Ok(verdict(&mut self.worker, experiment, watch, cancel).await?)
     }
 
-    /// After the worker's death: where the incumbent still passes its smoke test, the candidate is to blame.
-    async fn blame(
-        &mut self,
-        experiment: &Experiment,
-        death: WorkerError,
-        watch: &mut (dyn FnMut(Progress) + Send),
-        cancel: &CancellationToken,
-    ) -> Result<Evaluation, RatchetError> {
-        self.worker.restart().await?;
-        let Some(incumbent) = &experiment.incumbent else { return Err(death.into()) };
-        let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..experiment.task() };
-        let smoke: Evaluation = self.worker.ask(Ask::Smoke(Box::new(task)), watch, cancel).await?;
-        if smoke.verdict != Verdict::Base {
-            return Err(death.into());
-        }
-        let why = format!("it took the judge down with it ({death}); the incumbent still runs");
-        Ok(Evaluation { verdict: Verdict::Crash { stage: Stage::Smoke, why }, seed: experiment.seed, ..smoke })
+    /// Forgets an experiment that was begun and will never be judged.
+    ///
+    /// # Errors
+    /// The file system.
+    pub fn withdraw(&self, file: &str) -> Result<(), RatchetError> {
+        Ok(self.history.withdraw(file)?)
     }
 
     /// Writes a judged experiment into journal, branch and ledger, in the order that survives a kill.
@@ -192,7 +233,7 @@ impl Ratchet {
                 // Filled in where the candidate's commit is known.
                 ..Row::default()
             },
-            evaluation: json(serde_json::to_value(evaluation))?,
+            evaluation: with_story(json(serde_json::to_value(evaluation))?, &experiment.story),
             state: json(serde_json::to_value(state))?,
         })?;
         Ok(())
@@ -215,4 +256,14 @@ impl Ratchet {
         let state = serde_json::to_value(state).map_err(|error| RatchetError::State(error.to_string()))?;
         Ok(self.history.checkpoint(state)?)
     }
+}
+
+/// The name in an experiment's entry of the journal under which the proposal's story stands.
+pub const STORY: &str = "proposal";
+
+fn with_story(mut evaluation: Value, story: &Value) -> Value {
+    if let (Some(entry), false) = (evaluation.as_object_mut(), story.is_null()) {
+        entry.insert(STORY.to_owned(), story.clone());
+    }
+    evaluation
 }

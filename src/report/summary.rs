@@ -17,8 +17,8 @@ pub struct Summary {
     pub ended: String,
     /// Each target, in the order they were worked on.
     pub targets: Vec<TargetSummary>,
-    /// The whole model.
-    pub model: ModelSummary,
+    /// The whole model; none where a single kernel was improved.
+    pub model: Option<ModelSummary>,
 }
 
 /// One target in a line and a reason.
@@ -94,8 +94,8 @@ impl std::fmt::Display for Summary {
                 target.why
             )?;
         }
+        let Some(model) = &self.model else { return Ok(()) };
         writeln!(f)?;
-        let model = &self.model;
         write!(
             f,
             "  model {} -> {} predicted ({:.2}x)",
@@ -156,12 +156,12 @@ mod tests {
                 rejected: 1,
                 why: "2.00x what you had (limit 2x)".into(),
             }],
-            model: ModelSummary {
+            model: Some(ModelSummary {
                 before_us: 20_000.0,
                 predicted: 1.45,
                 measured: Some((1.44, 1.43, 1.46)),
                 outputs: None,
-            },
+            }),
         };
         let text = summary.to_string();
         for part in [
@@ -174,6 +174,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
+        let alone = Summary { model: None, ..summary }.to_string();
+        assert!(alone.contains("12.40 ms -> 6.20 ms") && !alone.contains("predicted"), "{alone}");
     }
 
     #[test]

@@ -2,10 +2,13 @@
 
 mod brief;
 mod events;
+mod experiment;
 mod plan;
+mod proposing;
 mod report;
 mod screen;
 mod state;
+mod step;
 pub mod stop;
 mod summary;
 mod target;
@@ -13,11 +16,13 @@ mod winners;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
+use crate::agent::transcript::Transcript;
+use crate::agent::{Agent, AgentError, Bill};
 use crate::history::HistoryError;
 use crate::model::{ModelConfig, ModelError};
 use crate::op::OpError;
@@ -28,7 +33,7 @@ use crate::workspace::{Workspace, WorkspaceError};
 
 pub use brief::brief;
 pub use events::{RunEvent, Watcher, is_keep};
-pub use plan::{Options, check_names, plan};
+pub use plan::{Options, alone, check_names, plan};
 pub use report::CostOf;
 pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};
 use stop::{Moment, RunProgress, StopReason};
@@ -56,7 +61,7 @@ pub enum RunError {
     Verify(#[from] VerifyError),
     /// The agent.
     #[error(transparent)]
-    Agent(#[from] crate::agent::AgentError),
+    Agent(#[from] AgentError),
     /// The run's own records.
     #[error("the run's state cannot be read: {0}; it was written by another version of Warpsmith")]
     State(String),
@@ -75,12 +80,23 @@ impl From<RatchetError> for RunError {
     }
 }
 
-/// Makes the agent for a target.
-pub type MakeAgent = Box<dyn Fn() -> Box<dyn Agent> + Send>;
+/// Makes the agent for a target, which says what it does in the run's transcript.
+pub type MakeAgent = Box<dyn Fn(&Seat) -> Result<Box<dyn Agent>, AgentError> + Send + Sync>;
+
+/// Where an agent works.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// What is said is written down here.
+    pub transcript: Transcript,
+    /// The run's folder: an agent may write here and nowhere else.
+    pub folder: PathBuf,
+    /// Where a text editor finds the candidate.
+    pub candidate: PathBuf,
+}
 
 /// A run with everything it works on.
-pub struct Run<'w> {
-    workspace: &'w Workspace,
+pub struct Run {
+    workspace: Arc<Workspace>,
     model_dir: PathBuf,
     ratchet: Ratchet,
     state: RunState,
@@ -89,13 +105,18 @@ pub struct Run<'w> {
     cancel: CancellationToken,
     /// When this session's clock was last added to the state.
     clock: Instant,
+    transcript: Transcript,
+    /// What the agent used since the last entry of the journal.
+    unbilled: Bill,
+    /// Candidates judged since then: some go back to be mended and are no experiments yet.
+    judged: u64,
 }
 
-impl<'w> Run<'w> {
+impl Run {
     /// A run at `state`, new or resumed; nothing is done yet.
     #[must_use]
     pub fn new(
-        workspace: &'w Workspace,
+        workspace: Arc<Workspace>,
         model_dir: PathBuf,
         ratchet: Ratchet,
         state: RunState,
@@ -103,7 +124,10 @@ impl<'w> Run<'w> {
         watcher: Box<dyn Watcher>,
         cancel: CancellationToken,
     ) -> Self {
-        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock: Instant::now() }
+        // Without a transcript a run is as good; the journal has every candidate.
+        let transcript = Transcript::open(ratchet.folder()).unwrap_or_default();
+        let (clock, unbilled, judged) = (Instant::now(), Bill::default(), 0);
+        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock, transcript, unbilled, judged }
     }
 
     /// Runs until a rule fires, and returns the state it ended in.
@@ -142,6 +166,8 @@ impl<'w> Run<'w> {
             now: Moment(jiff::Timestamp::now()),
             targets_left: self.state.targets.iter().filter(unfinished).count(),
             interrupted: self.cancel.is_cancelled(),
+            tokens: self.state.bill.tokens(),
+            cost_usd: self.state.bill.cost_usd,
         })
     }
 

@@ -1,5 +1,6 @@
 //! What a run will do: its targets in Amdahl order, its rules, its seed.
 
+use crate::agent::{Bill, Choice};
 use crate::device::DeviceCard;
 use crate::kernel::kernel_file;
 use crate::model::Pass;
@@ -18,8 +19,8 @@ pub struct Options {
     pub model: String,
     /// The pass.
     pub pass: Pass,
-    /// The agent's name.
-    pub agent: String,
+    /// Who proposes.
+    pub agent: Choice,
     /// When to stop.
     pub rules: Rules,
     /// Only these operations (all where empty).
@@ -67,12 +68,30 @@ pub fn plan(
             "no operation of this model is worth the time: every ceiling is under 1 %".into(),
         ));
     }
-    Ok(RunState {
+    Ok(begun(options, Some(profile), targets, device, judge))
+}
+
+/// The state of a single kernel that is improved outside of any model; [`Options::model`] names its file.
+#[must_use]
+pub fn alone(options: Options, target: TargetState, device: &DeviceCard, judge: &str) -> RunState {
+    begun(options, None, vec![target], device, judge)
+}
+
+/// A run that has done nothing yet.
+fn begun(
+    options: Options,
+    profile: Option<Profile>,
+    targets: Vec<TargetState>,
+    device: &DeviceCard,
+    judge: &str,
+) -> RunState {
+    RunState {
         version: VERSION,
         run: options.run,
         model: options.model,
         pass: options.pass,
         agent: options.agent,
+        bill: Bill::default(),
         backend: device.backend.clone(),
         device: device.name.clone(),
         device_key: device.key.clone(),
@@ -82,7 +101,7 @@ pub fn plan(
         elapsed_s: 0.0,
         busy_s: 0.0,
         next_experiment: 1,
-        before: Some(profile),
+        before: profile,
         targets,
         in_model: None,
         ceilings: Some(device.ceilings.clone()),
@@ -90,7 +109,7 @@ pub fn plan(
         resumed: 0,
         ended: None,
         verified: None,
-    })
+    }
 }
 
 /// Refuses a name that is none of the model's operations, which are `there`.

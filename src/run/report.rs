@@ -27,10 +27,10 @@ impl RunState {
         RunReport {
             run: self.run.clone(),
             model: self.model.clone(),
-            pass: format!("{}, {}", pass.label(), pass.dtype),
+            pass: self.workload(),
             device: self.device.clone(),
             backend: self.backend.clone(),
-            agent: self.agent.clone(),
+            agent: self.agent.name().to_owned(),
             span,
             spent: Duration::try_from_secs_f64(self.elapsed_s).unwrap_or_default(),
             busy: self.busy(),

@@ -26,12 +26,18 @@ pub(super) struct WorkerScreen<'a> {
 }
 
 impl<'a> WorkerScreen<'a> {
-    pub(super) fn new(run: &'a mut Run<'_>, index: usize, brief: &'a Brief) -> Result<Self, RunError> {
+    /// For one proposal; `enough` ends it early.
+    pub(super) fn new(
+        run: &'a mut Run,
+        index: usize,
+        brief: &'a Brief,
+        enough: CancellationToken,
+    ) -> Result<Self, RunError> {
         let op = run.op_source(&run.state.targets[index].op)?;
         Ok(Self {
             worker: run.ratchet.worker(),
             watcher: run.watcher.as_mut(),
-            cancel: run.cancel.clone(),
+            cancel: enough,
             op,
             brief,
             number: run.state.next_experiment,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::Attempt;
+use crate::agent::{Attempt, Bill, Choice};
 use crate::device::Ceilings;
 use crate::evaluation::{Evaluation, Timing, Verdict};
 use crate::harness::Precision;
@@ -17,7 +17,7 @@ use crate::verify::Report;
 use super::stop::{Rules, StopReason, TargetProgress};
 
 /// Raised whenever the meaning of a field changes; a run of another version is not resumed.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Everything about a run at one entry of its journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,8 +30,10 @@ pub struct RunState {
     pub model: String,
     /// The pass that is profiled.
     pub pass: Pass,
-    /// The agent's name.
-    pub agent: String,
+    /// Who proposes.
+    pub agent: Choice,
+    /// What its proposals have cost so far.
+    pub bill: Bill,
     /// The backend.
     pub backend: String,
     /// The device's name.

@@ -21,6 +21,12 @@ pub struct Rules {
     pub budget: Option<Duration>,
     /// When the run must be over (`--until`).
     pub until: Option<Moment>,
+    /// Tokens that its agent may read and write (`--max-tokens`).
+    #[serde(default)]
+    pub max_tokens: Option<u64>,
+    /// US dollars that its agent may cost (`--max-cost`).
+    #[serde(default)]
+    pub max_cost: Option<f64>,
 }
 
 impl Default for Rules {
@@ -32,6 +38,8 @@ impl Default for Rules {
             per_kernel: Some(Duration::from_secs(2 * 60 * 60)),
             budget: None,
             until: None,
+            max_tokens: None,
+            max_cost: None,
         }
     }
 }
@@ -97,6 +105,10 @@ pub struct RunProgress {
     pub targets_left: usize,
     /// Whether the user asked it to end.
     pub interrupted: bool,
+    /// Tokens used.
+    pub tokens: u64,
+    /// US dollars spent.
+    pub cost_usd: f64,
 }
 
 /// Which rule fired.
@@ -147,10 +159,24 @@ pub enum StopReason {
         /// The limit.
         limit: Moment,
     },
+    /// The agent's tokens are used up.
+    Tokens {
+        /// The limit.
+        limit: u64,
+    },
+    /// The agent's money is spent.
+    Cost {
+        /// The limit, US dollars.
+        limit: f64,
+    },
+    /// Whoever drove it ended it.
+    Closed,
     /// Every target has ended.
     NoTargets,
     /// The user ended it.
     Interrupted,
+    /// It was no run of an agent: a watch is over whenever its user goes, and is not resumed.
+    Watch,
 }
 
 impl Rules {
@@ -178,14 +204,25 @@ impl Rules {
         roofline().or_else(speedup).or_else(exhausted).or_else(reverts).or_else(time)
     }
 
-    /// The rule by which the run ends, if one does: interrupted, no targets, budget, until.
+    /// The rule by which the run ends, if one does: interrupted, no targets, budget, until, tokens, cost.
     #[must_use]
     pub fn run(&self, progress: &RunProgress) -> Option<StopReason> {
         let interrupted = progress.interrupted.then_some(StopReason::Interrupted);
         let no_targets = (progress.targets_left == 0).then_some(StopReason::NoTargets);
         let budget = self.budget.filter(|limit| progress.spent >= *limit).map(|limit| StopReason::Budget { limit });
         let until = self.until.filter(|limit| progress.now >= *limit).map(|limit| StopReason::Until { limit });
-        interrupted.or(no_targets).or(budget).or(until)
+        let tokens =
+            self.max_tokens.filter(|limit| progress.tokens >= *limit).map(|limit| StopReason::Tokens { limit });
+        let cost = self.max_cost.filter(|limit| progress.cost_usd >= *limit).map(|limit| StopReason::Cost { limit });
+        interrupted.or(no_targets).or(budget).or(until).or(tokens).or(cost)
+    }
+
+    /// How long an agent may still think on a target, after so much time for run and target; `None` without a limit.
+    #[must_use]
+    pub fn time_left(&self, run: Duration, target: Duration, now: Moment) -> Option<Duration> {
+        let until = self.until.map(|limit| Duration::try_from(limit.0.duration_since(now.0)).unwrap_or_default());
+        let of = |limit: Option<Duration>, spent| limit.map(|limit| limit.saturating_sub(spent));
+        [of(self.budget, run), of(self.per_kernel, target), until].into_iter().flatten().min()
     }
 }
 
@@ -193,7 +230,12 @@ impl StopReason {
     /// Whether it ends the whole run rather than one target.
     #[must_use]
     pub const fn ends_run(&self) -> bool {
-        matches!(self, Self::Budget { .. } | Self::Until { .. } | Self::NoTargets | Self::Interrupted)
+        match self {
+            Self::Budget { .. } | Self::Until { .. } | Self::Tokens { .. } | Self::Cost { .. } => true,
+            Self::NoTargets | Self::Closed | Self::Interrupted | Self::Watch => true,
+            Self::Reverts { .. } | Self::Roofline { .. } | Self::Speedup { .. } | Self::PerKernel { .. } => false,
+            Self::Exhausted { .. } | Self::Unjudged { .. } => false,
+        }
     }
 }
 
@@ -211,8 +253,12 @@ impl std::fmt::Display for StopReason {
             Self::Until { limit } => {
                 format!("it is {}", limit.0.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M"))
             }
+            Self::Tokens { limit } => format!("the agent's {limit} tokens are used up"),
+            Self::Cost { limit } => format!("the agent's ${limit:.2} are spent"),
+            Self::Closed => "whoever drove it ended it".to_owned(),
             Self::NoTargets => "no targets left".to_owned(),
             Self::Interrupted => "interrupted".to_owned(),
+            Self::Watch => "the watch is over".to_owned(),
         };
         f.pad(&sentence)
     }

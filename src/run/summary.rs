@@ -5,16 +5,13 @@ use std::time::Duration;
 use crate::evaluation::Verdict;
 use crate::report::{ModelSummary, Summary, TargetSummary};
 
+use super::stop::StopReason;
 use super::{Phase, RunState, TargetState};
 
 impl RunState {
     /// The run in a page.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let (before_us, predicted) = match (&self.before, self.predicted()) {
-            (Some(before), Some((_, ratio))) => (before.whole_us, ratio),
-            _ => (0.0, 1.0),
-        };
         Summary {
             run: self.run.clone(),
             experiments: self.next_experiment - 1,
@@ -22,16 +19,25 @@ impl RunState {
             busy: self.busy(),
             ended: self.ended.as_ref().map_or_else(|| "it was interrupted".to_owned(), ToString::to_string),
             targets: self.targets.iter().map(TargetState::summary).collect(),
-            model: ModelSummary {
-                before_us,
-                predicted,
+            model: self.before.as_ref().map(|before| ModelSummary {
+                before_us: before.whole_us,
+                predicted: self.predicted().map_or(1.0, |(_, ratio)| ratio),
                 measured: self.verified.as_ref().map(|report| {
                     let measured = &report.measured;
                     (measured.median, measured.low.unwrap_or(measured.median), measured.high.unwrap_or(measured.median))
                 }),
                 outputs: self.verified.as_ref().map(crate::verify::Report::output_line),
-            },
+            }),
         }
+    }
+
+    /// What was timed, in words: the pass through the model, or (where there is no model) the shapes.
+    pub(super) fn workload(&self) -> String {
+        if self.ended != Some(StopReason::Watch) {
+            return format!("{}, {}", self.pass.label(), self.pass.dtype);
+        }
+        let shapes = self.targets.iter().flat_map(|target| &target.shapes);
+        shapes.map(|timed| format!("{} {}", timed.shape, timed.dtype)).collect::<Vec<_>>().join("; ")
     }
 
     /// Share of the time in which the device was at work.

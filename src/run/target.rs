@@ -1,53 +1,52 @@
 //! One target: its starting point, then experiment after experiment until a rule fires.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-use crate::agent::{Agent, Attempt, Brief, Offer, Outcome, Proposal};
-use crate::evaluation::Evaluation;
+use crate::agent::{Agent, Brief, Failed, Offer, Proposal};
 use crate::op::OpSource;
-use crate::ratchet::{Experiment, RatchetError};
 use crate::rng::Stream;
 
-use super::screen::WorkerScreen;
+use super::experiment::{Judged, Proposed};
 use super::stop::StopReason;
-use super::{Phase, Run, RunError, RunEvent};
+use super::{Phase, Run, RunError, RunEvent, Seat, brief};
 
-/// What the journal's pending file remembers of a proposal, so that a resumed run judges it again without asking twice.
-#[derive(Debug, Serialize, Deserialize)]
-struct Proposed {
-    op: String,
-    technique: String,
-    description: String,
-    predicted: Option<f64>,
-    base: bool,
-    /// The agent's memory right after it proposed.
-    memory: Value,
-}
+/// A proposal is sent back to be mended so often at the most.
+const REPAIRS: u32 = 2;
 
-impl Run<'_> {
+/// Proposals that their author is mending, by ticket: the last failure of each, as it was judged.
+pub(super) type Parked = BTreeMap<u64, Judged>;
+
+impl Run {
     /// Works on one target until a rule ends it or the whole run.
     pub(super) async fn work_on(&mut self, index: usize) -> Result<StopReason, RunError> {
         self.state.targets[index].phase = Phase::Active;
         self.watcher.on(&RunEvent::Target { target: &self.state.targets[index], state: &self.state });
-        let mut agent = (self.make_agent)();
+        let mut agent = (self.make_agent)(&self.seat(index))?;
         let memory = self.state.targets[index].memory.clone();
         if !memory.is_null() {
             agent.restore(&memory)?;
         }
-        if let Some(reason) = self.finish_pending(index, agent.as_mut()).await? {
+        let mut parked = Parked::new();
+        let reason = self.improve(index, agent.as_mut(), &mut parked).await?;
+        // What nobody will mend any more has failed as it was judged.
+        for judged in std::mem::take(&mut parked).into_values() {
+            self.record(index, agent.as_mut(), judged)?;
+        }
+        self.take_bill(agent.as_mut());
+        Ok(reason)
+    }
+
+    async fn improve(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+        parked: &mut Parked,
+    ) -> Result<StopReason, RunError> {
+        if let Some(reason) = self.finish_pending(index, agent).await? {
             return Ok(reason);
         }
-        if !self.state.targets[index].start_judged
-            && let Some(reason) = self.establish_start(index, agent.as_mut()).await?
-        {
+        if let Some(reason) = self.establish_start(index, agent).await? {
             return Ok(reason);
-        }
-        if self.state.targets[index].start_us.is_none() {
-            let why = "the kernel as it is does not pass; `warpsmith log` says where".to_owned();
-            return Ok(StopReason::Unjudged { why });
         }
         loop {
             if let Some(reason) = self.over() {
@@ -57,182 +56,112 @@ impl Run<'_> {
             if let Some(reason) = self.state.rules.target(&target.progress) {
                 return Ok(reason);
             }
-            let brief = self.brief(index)?;
-            self.watcher.on(&RunEvent::Proposing);
-            let mut screen = WorkerScreen::new(self, index, &brief)?;
-            let offer = agent.propose(&brief, &mut screen).await?;
-            let (busy_s, troubles) = screen.finish();
-            self.state.busy_s += busy_s;
-            troubles.into_iter().for_each(|what| self.state.note(what));
+            let offer = self.ask_agent(index, agent).await?;
             match offer {
                 _ if self.cancel.is_cancelled() => return Ok(StopReason::Interrupted),
-                Offer::Exhausted { why } => self.state.targets[index].progress.exhausted = Some(why),
-                Offer::GivenUp { .. } => {}
-                Offer::Proposal(proposal) => {
-                    let memory = agent.save();
-                    let op = self.state.targets[index].op.clone();
-                    let Proposal { text, technique, description, predicted, .. } = proposal;
-                    let proposed = Proposed { op, technique, description, predicted, base: false, memory };
-                    if let Some(reason) = self.experiment(index, agent.as_mut(), text, proposed).await? {
-                        return Ok(reason);
+                // Time has passed: the rules say what that means.
+                None => {}
+                Some(Offer::Exhausted { why }) => self.state.targets[index].progress.exhausted = Some(why),
+                Some(Offer::GivenUp { ticket }) => {
+                    if let Some(judged) = parked.remove(&ticket) {
+                        self.record(index, agent, judged)?;
+                    }
+                }
+                Some(Offer::Proposal(proposal)) => {
+                    let mended = parked.remove(&proposal.ticket).map_or(Vec::new(), Judged::failures);
+                    let proposed = self.proposed(index, proposal, mended, agent);
+                    match self.judge(index, agent, proposed, None).await? {
+                        Ok(judged) => self.park_or_record(index, agent, judged, parked)?,
+                        Err(reason) => return Ok(reason),
                     }
                 }
             }
         }
     }
 
-    /// Judges what the user has, so that there is something to beat.
-    async fn establish_start(&mut self, index: usize, agent: &mut dyn Agent) -> Result<Option<StopReason>, RunError> {
+    /// Gives a failed proposal back to its author, where they will mend it; else it is an experiment.
+    fn park_or_record(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+        judged: Judged,
+        parked: &mut Parked,
+    ) -> Result<(), RunError> {
+        let failed = Failed { proposal: judged.proposal(), verdict: judged.evaluation.verdict.clone() };
+        let mendable = failed.verdict.is_failure() && failed.proposal.repairs < REPAIRS;
+        if mendable && agent.mend(&failed) {
+            parked.insert(failed.proposal.ticket, judged);
+            return Ok(());
+        }
+        self.record(index, agent, judged)
+    }
+
+    /// Judges what the user has, once, so that there is something to beat; a reason where there is nothing to go on from.
+    pub(super) async fn establish_start(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+    ) -> Result<Option<StopReason>, RunError> {
         let target = &self.state.targets[index];
-        let proposed = Proposed {
-            op: target.op.clone(),
-            technique: "start".into(),
-            description: "the kernel as it is".into(),
-            predicted: None,
-            base: true,
-            memory: agent.save(),
-        };
-        let text = target.start_text.clone();
-        self.experiment(index, agent, text, proposed).await
+        if !target.start_judged {
+            let proposal = Proposal {
+                text: target.start_text.clone(),
+                technique: "start".into(),
+                description: "the kernel as it is".into(),
+                ..Proposal::default()
+            };
+            let start = Proposed { base: true, ..self.proposed(index, proposal, Vec::new(), agent) };
+            match self.judge(index, agent, start, None).await? {
+                Ok(judged) => self.record(index, agent, judged)?,
+                Err(reason) => return Ok(Some(reason)),
+            }
+        }
+        let refused = self.state.targets[index].start_us.is_none();
+        let why = "the kernel as it is does not pass; `warpsmith log` says where".to_owned();
+        Ok(refused.then_some(StopReason::Unjudged { why }))
     }
 
     /// Judges again what an interruption left undecided, with the same number and seed.
-    async fn finish_pending(&mut self, index: usize, agent: &mut dyn Agent) -> Result<Option<StopReason>, RunError> {
+    pub(super) async fn finish_pending(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+    ) -> Result<Option<StopReason>, RunError> {
         let Some(pending) = self.ratchet.take_pending() else { return Ok(None) };
-        let proposed: Proposed =
+        let mut proposed: Proposed =
             serde_json::from_value(pending.meta).map_err(|error| RunError::State(error.to_string()))?;
         if proposed.op != self.state.targets[index].op {
             // It belonged to a target that has since been left; its number is used again.
             return Ok(None);
         }
         agent.restore(&proposed.memory)?;
-        self.experiment(index, agent, pending.text, proposed).await
-    }
-
-    /// One experiment from text to record; a reason comes back only where the run was interrupted.
-    async fn experiment(
-        &mut self,
-        index: usize,
-        agent: &mut dyn Agent,
-        text: String,
-        proposed: Proposed,
-    ) -> Result<Option<StopReason>, RunError> {
-        let number = self.state.next_experiment;
-        let target = &self.state.targets[index];
-        let incumbent = if proposed.base { None } else { Some(self.incumbent(index)?) };
-        let experiment = Experiment {
-            number,
-            file: target.file.clone(),
-            text,
-            technique: proposed.technique.clone(),
-            description: proposed.description.clone(),
-            agent: if proposed.base { "warpsmith".to_owned() } else { agent.name().to_owned() },
-            incumbent,
-            baseline: Some(target.start_text.clone()),
-            op: self.op_source(&target.op)?,
-            target: target.shapes.clone(),
-            precision: target.precision,
-            branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
-            seed: Stream::new(self.state.seed, "experiment").bits(number),
-            meta: serde_json::to_value(&proposed).map_err(|error| RunError::State(error.to_string()))?,
-        };
-        self.watcher.on(&RunEvent::Experiment { number, description: &proposed.description });
-        let began = Instant::now();
-        let evaluation = match self.judge(&experiment).await {
-            Ok(evaluation) => evaluation,
-            Err(RatchetError::Worker(error)) if error.is_cancelled() => return Ok(Some(StopReason::Interrupted)),
-            Err(RatchetError::Worker(error)) if error.spares_the_run() => {
-                return Ok(Some(StopReason::Unjudged { why: error.to_string() }));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        self.state.busy_s += began.elapsed().as_secs_f64();
-        self.take_in(index, agent, &experiment, &proposed, &evaluation);
-        self.ratchet.record(&experiment, &evaluation, &self.state)?;
-        let description = &experiment.description;
-        self.watcher.on(&RunEvent::Decided { number, description, evaluation: &evaluation, state: &self.state });
-        Ok(None)
-    }
-
-    /// Asks for a verdict, twice where the machine failed: a night must not end by one bad moment.
-    async fn judge(&mut self, experiment: &Experiment) -> Result<Evaluation, RatchetError> {
-        let number = experiment.number;
-        let watcher = &mut self.watcher;
-        let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
-        match self.ratchet.judge(experiment, &mut watch, &self.cancel).await {
-            Err(RatchetError::Worker(error)) if error.spares_the_run() => {
-                self.trouble(format!("#{number} is judged again: {error}"));
-                let watcher = &mut self.watcher;
-                let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
-                self.ratchet.judge(experiment, &mut watch, &self.cancel).await
-            }
-            answer => answer,
+        proposed.proposal.text = pending.text;
+        match self.judge(index, agent, proposed, Some(pending.seed)).await? {
+            Ok(judged) => self.record(index, agent, judged).map(|()| None),
+            Err(reason) => Ok(Some(reason)),
         }
     }
 
-    /// The state after an experiment: everything that is recorded with it.
-    fn take_in(
-        &mut self,
-        index: usize,
-        agent: &mut dyn Agent,
-        experiment: &Experiment,
-        proposed: &Proposed,
-        evaluation: &Evaluation,
-    ) {
-        self.tick();
-        self.state.next_experiment += 1;
-        let target = &mut self.state.targets[index];
-        target.learn(evaluation);
-        if proposed.base {
-            target.start_judged = true;
-            return;
+    /// Where the agent of a target works.
+    fn seat(&self, index: usize) -> Seat {
+        let target = &self.state.targets[index];
+        Seat {
+            transcript: self.transcript.clone(),
+            folder: self.ratchet.folder().to_owned(),
+            candidate: self.ratchet.candidate_path(&target.file),
         }
-        target.tried.push(Attempt {
-            experiment: experiment.number,
-            technique: proposed.technique.clone(),
-            description: proposed.description.clone(),
-            predicted: proposed.predicted,
-            verdict: evaluation.verdict.clone(),
-        });
-        let shapes = evaluation.timing.as_ref().map_or(Vec::new(), |timing| {
-            timing.shapes.iter().map(|shape| shape.incumbent_us / shape.candidate_us).collect()
-        });
-        agent.learn(&Outcome {
-            experiment: experiment.number,
-            text: experiment.text.clone(),
-            verdict: evaluation.verdict.clone(),
-            shapes,
-        });
-        target.memory = agent.save();
     }
 
-    fn brief(&mut self, index: usize) -> Result<Brief, RunError> {
-        let incumbent = self.incumbent(index)?;
-        let device = self.ratchet.worker().device().clone();
+    pub(super) fn brief(&self, index: usize) -> Result<Brief, RunError> {
         let target = &self.state.targets[index];
-        Ok(Brief {
-            op: target.op.clone(),
-            source: self.op_source(&target.op)?,
-            backend: self.state.backend.clone(),
-            file: target.file.clone(),
-            incumbent,
-            starter: target.start_text.clone(),
-            shapes: target.shapes.clone(),
-            timing: target.timing.clone(),
-            resources: target.resources.clone(),
-            vs_user: target.vs_user(),
-            against: target.against.clone(),
-            share: target.share,
-            device,
-            margin: target.precision.map_or(0.01, |precision| precision.margin),
-            history: target.tried.clone(),
-            seed: Stream::new(self.state.seed, &target.op).bits(0),
-            experiment: self.state.next_experiment,
-        })
+        let (source, incumbent) = (self.op_source(&target.op)?, self.incumbent(index)?);
+        let seed = Stream::new(self.state.seed, &target.op).bits(0);
+        let device = self.ratchet.device().clone();
+        Ok(brief(&self.state, target, source, incumbent, device, seed, self.state.next_experiment))
     }
 
     /// The kernel file at the branch's tip.
-    fn incumbent(&self, index: usize) -> Result<String, RunError> {
+    pub(super) fn incumbent(&self, index: usize) -> Result<String, RunError> {
         let target = &self.state.targets[index];
         Ok(self.ratchet.tip_text(&target.file)?.unwrap_or_else(|| target.start_text.clone()))
     }

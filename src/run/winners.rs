@@ -33,7 +33,7 @@ impl RunState {
             subject,
             String::new(),
             format!("Measured on {} ({})", self.device, self.backend),
-            format!("with {}, {}x{} tokens, {}:", self.model, self.pass.batch, self.pass.seq, self.pass.dtype),
+            format!("with {}, {}:", self.model, self.workload()),
             String::new(),
         ];
         for (target, file) in winners.iter().zip(files) {
@@ -90,7 +90,8 @@ mod tests {
                 dtype: crate::op::Dtype::F32,
                 layers: None,
             },
-            agent: "tuner".into(),
+            agent: crate::agent::Choice::Tuner,
+            bill: crate::agent::Bill::default(),
             backend: "cpu".into(),
             device: "two cores".into(),
             device_key: "cpu-1".into(),

@@ -25,3 +25,4 @@ mod report;
 mod run;
 mod signals;
 mod stops;
+mod watch;

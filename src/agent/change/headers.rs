@@ -46,6 +46,21 @@ fn word(text: &str) -> String {
     if short.is_empty() { "unnamed".to_owned() } else { short.to_owned() }
 }
 
+/// What an author says of a change. None of it decides anything.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remarks {
+    /// Why it should be faster; empty where nobody said.
+    pub hypothesis: String,
+    /// The technique: an identifier of the playbook, or `other:` and a word. One word in any case.
+    pub technique: String,
+    /// The speedup that is expected against the incumbent; `None` where none was named that can be read.
+    pub predicted: Option<f64>,
+    /// What changes, in a line; the beginning of the hypothesis where nobody said.
+    pub description: String,
+    /// Whether it says that there is nothing to change.
+    pub declines: bool,
+}
+
 /// A header's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
@@ -116,27 +131,22 @@ impl Headers {
         }
     }
 
-    pub(super) fn hypothesis(&self) -> String {
-        one_line(&self.hypothesis, HYPOTHESIS)
-    }
-
-    pub(super) fn technique(&self, known: &Techniques) -> String {
-        known.read(&self.technique)
-    }
-
-    pub(super) fn predicted(&self) -> Option<f64> {
-        speedup(&self.predicted)
+    /// What they say, cleaned.
+    pub(super) fn remarks(&self, known: &Techniques) -> Remarks {
+        let described = one_line(&self.description, DESCRIPTION);
+        let described = if described.is_empty() { one_line(&self.hypothesis, DESCRIPTION) } else { described };
+        Remarks {
+            hypothesis: one_line(&self.hypothesis, HYPOTHESIS),
+            technique: known.read(&self.technique),
+            predicted: speedup(&self.predicted),
+            description: described,
+            declines: self.declines(),
+        }
     }
 
     /// Whether it says that there is nothing to change: `Change: none`.
     pub(super) fn declines(&self) -> bool {
         self.change.trim_matches(|c: char| !c.is_alphanumeric()).eq_ignore_ascii_case("none")
-    }
-
-    /// The description, or the beginning of the hypothesis.
-    pub(super) fn description(&self) -> String {
-        let described = one_line(&self.description, DESCRIPTION);
-        if described.is_empty() { one_line(&self.hypothesis, DESCRIPTION) } else { described }
     }
 }
 

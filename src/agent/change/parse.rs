@@ -1,7 +1,7 @@
 //! From a reply's text to a [`Reply`].
 
 use super::fence::{Fence, behind_thought};
-use super::headers::{Headers, Name, Techniques};
+use super::headers::{Headers, Name, Remarks, Techniques};
 use super::{Block, Change, ChangeError, FRONT_MATTER, Reply};
 
 /// The longest reply that is read, in bytes: twice the longest kernel file that is read.
@@ -32,16 +32,26 @@ pub fn parse(reply: &str, techniques: &Techniques) -> Result<Reply, ChangeError>
     let lines = unwrapped(&lines);
     let (headers, begins) = read_headers(lines);
     let change = read_change(&lines[begins..]).map_err(|error| match error {
-        ChangeError::NoChange if headers.declines() => ChangeError::Declined { why: headers.hypothesis() },
+        ChangeError::NoChange if headers.declines() => {
+            ChangeError::Declined { why: headers.remarks(techniques).hypothesis }
+        }
         other => other,
     })?;
-    Ok(Reply {
-        hypothesis: headers.hypothesis(),
-        technique: headers.technique(techniques),
-        predicted: headers.predicted(),
-        description: headers.description(),
-        change,
-    })
+    let Remarks { hypothesis, technique, predicted, description, .. } = headers.remarks(techniques);
+    Ok(Reply { hypothesis, technique, predicted, description, change })
+}
+
+/// What is said of a change anywhere in a text, such as what a command printed: the last header of a name counts.
+#[must_use]
+pub fn remarks(text: &str, techniques: &Techniques) -> Remarks {
+    let mut headers = Headers::default();
+    for line in text.lines() {
+        match Name::in_line(line) {
+            Some((name, value)) => headers.set(name, value),
+            None => headers.more(line),
+        }
+    }
+    headers.remarks(techniques)
 }
 
 /// A line with its line feed.

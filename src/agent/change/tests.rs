@@ -114,6 +114,16 @@ fn headers_may_be_dressed_and_any_of_them_may_be_missing() {
 }
 
 #[test]
+fn what_a_command_says_of_its_change_is_found_in_what_it_prints() {
+    let printed =
+        "working…\nTechnique: unroll\n\ndone\nHypothesis: it waits\n for loads\nTechnique: tune\nPredicted: 1.1\nbye";
+    let said = remarks(printed, &known());
+    assert_eq!((said.hypothesis.as_str(), said.technique.as_str()), ("it waits for loads", "tune"));
+    assert_eq!((said.predicted, said.description.as_str()), (Some(1.1), "it waits for loads"));
+    assert_eq!(remarks("", &known()).technique, "other:unnamed");
+}
+
+#[test]
 fn a_prediction_is_a_positive_number_and_nothing_else() {
     for (text, want) in [
         ("1.15", Some(1.15)),

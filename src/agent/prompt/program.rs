@@ -9,8 +9,9 @@ use crate::agent::Brief;
 
 /// Sections that stay as long as anything of the document does, besides the playbook's.
 const BASIC: [&str; 2] = ["The rules", "The kernel file"];
-/// Paragraphs that are for GPUs only and cannot say so at their beginning.
-const CUDA_PARAGRAPHS: [&str; 3] = ["| key of `[[launch]]`", "| key of `[[tensormap]]`", "Launches of a call"];
+/// Paragraphs that are for GPUs only: tables by their heads, and what cannot say so in brackets.
+const CUDA_PARAGRAPHS: [&str; 4] =
+    ["| CUDA |", "| key of `[[launch]]`", "| key of `[[tensormap]]`", "Launches of a call"];
 /// The chapter with a section for each operation, or for a few of them.
 const BY_OPERATION: &str = "Operation by operation";
 /// The tier of techniques that belong to operations.
@@ -156,9 +157,13 @@ impl Section {
         if tier {
             return !cut.has(Step::TechniquesNamed);
         }
-        let named = STEPS.iter().find(|step| matches!(step, Step::Section(name) if *name == self.chapter));
-        match named {
-            Some(step) => !cut.has(*step),
+        let named =
+            |heading: &str| STEPS.iter().copied().find(|step| matches!(step, Step::Section(name) if *name == heading));
+        if named(&self.heading).is_some_and(|step| cut.has(step)) {
+            return false;
+        }
+        match named(&self.chapter) {
+            Some(step) => !cut.has(step),
             None => {
                 let known = self.level < 2 || self.chapter == "The playbook" || BASIC.contains(&self.chapter.as_str());
                 known || !cut.has(Step::OwnSections)

@@ -4,6 +4,47 @@ use std::collections::BTreeMap;
 
 use super::PromptError;
 
+/// Where a part stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Among a model's standing instructions.
+    Model,
+    /// At the beginning for an agent with a shell.
+    Shell,
+    /// Among the standing instructions of both.
+    Standing,
+    /// In the question, for both.
+    Question,
+    /// At the end of a model's question.
+    ModelEnd,
+    /// In a follow-up to a model's reply.
+    FollowUp,
+}
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// A language model that answers in the form.
+    Model,
+    /// An agent with a shell that edits the file.
+    Shell,
+}
+
+impl Place {
+    const fn is_for(self, audience: Audience) -> bool {
+        match self {
+            Self::Standing | Self::Question => true,
+            Self::Model | Self::ModelEnd => matches!(audience, Audience::Model),
+            Self::Shell => matches!(audience, Audience::Shell),
+            Self::FollowUp => false,
+        }
+    }
+
+    const fn is_standing(self) -> bool {
+        matches!(self, Self::Model | Self::Shell | Self::Standing)
+    }
+}
+
 /// A part of the prompt.
 #[derive(Debug)]
 pub struct Part {
@@ -11,10 +52,8 @@ pub struct Part {
     pub name: &'static str,
     /// The text where the workspace has none.
     pub text: &'static str,
-    /// Whether it stands among the standing instructions.
-    system: bool,
-    /// Whether it belongs to the question; the others are follow-ups.
-    question: bool,
+    /// Where it stands.
+    pub place: Place,
     /// What it can be filled with.
     pub placeholders: &'static [&'static str],
     /// The placeholder it is for: where that is empty there is no such part.
@@ -22,44 +61,39 @@ pub struct Part {
 }
 
 macro_rules! part {
-    ($name:literal, $system:literal, $question:literal, $placeholders:expr, $subject:expr) => {
+    ($name:literal, $place:ident, $placeholders:expr) => {
+        part!($name, $place, $placeholders, None)
+    };
+    ($name:literal, $place:ident, $placeholders:expr, $subject:expr) => {
         Part {
             name: $name,
             text: include_str!(concat!("parts/", $name, ".md")),
-            system: $system,
-            question: $question,
+            place: Place::$place,
             placeholders: $placeholders,
             subject: $subject,
         }
     };
 }
 
-impl Part {
-    /// Whether it belongs to the question; the others are follow-ups to a reply.
-    #[must_use]
-    pub const fn is_question(&self) -> bool {
-        self.question
-    }
-}
-
 /// All parts, in the order of the prompt. What changes least comes first, so that a server can keep it.
-pub const PARTS: [Part; 16] = [
-    part!("rules", true, true, &["op", "language"], None),
-    part!("form", true, true, &[], None),
-    part!("program", true, true, &["program"], Some("program")),
-    part!("operation", false, true, &["op", "summary", "signature", "share", "shapes"], None),
-    part!("definition", false, true, &["op", "toml"], Some("toml")),
-    part!("oracle", false, true, &["op", "header"], Some("header")),
-    part!("device", false, true, &["device"], None),
-    part!("incumbent", false, true, &["file", "incumbent"], Some("incumbent")),
-    part!("evaluation", false, true, &["timing", "margin", "against", "vs_user", "resources"], None),
-    part!("history", false, true, &["history"], Some("history")),
-    part!("failure", false, true, &["failure"], Some("failure")),
-    part!("direction", false, true, &["direction"], Some("direction")),
-    part!("dropped", false, true, &["dropped"], Some("dropped")),
-    part!("task", false, true, &["op", "device_name"], None),
-    part!("repair", false, false, &["status", "stage", "why", "advice", "candidate"], None),
-    part!("again", false, false, &["reason"], None),
+pub const PARTS: [Part; 17] = [
+    part!("rules", Model, &["op", "language"]),
+    part!("form", Model, &[]),
+    part!("shell", Shell, &["op", "language", "path"]),
+    part!("program", Standing, &["program"], Some("program")),
+    part!("operation", Question, &["op", "summary", "signature", "share", "shapes"]),
+    part!("definition", Question, &["op", "toml"], Some("toml")),
+    part!("oracle", Question, &["op", "header"], Some("header")),
+    part!("device", Question, &["device"]),
+    part!("incumbent", Question, &["file", "incumbent"]),
+    part!("evaluation", Question, &["timing", "margin", "against", "vs_user", "resources"]),
+    part!("history", Question, &["history"], Some("history")),
+    part!("failure", Question, &["failure"], Some("failure")),
+    part!("direction", Question, &["direction"], Some("direction")),
+    part!("dropped", Question, &["dropped"], Some("dropped")),
+    part!("task", ModelEnd, &["op", "device_name"]),
+    part!("repair", FollowUp, &["status", "stage", "why", "advice", "candidate"]),
+    part!("again", FollowUp, &["reason"]),
 ];
 
 /// A part of the question, filled in.
@@ -102,11 +136,16 @@ impl Parts {
     }
 
     /// The parts of the question that have something to say.
-    pub(super) fn question(&self, values: &Values) -> Vec<PartText> {
-        let wanted = |part: &Part| part.question && part.subject.is_none_or(|name| !values.get(name).is_empty());
+    pub(super) fn question(&self, values: &Values, audience: Audience) -> Vec<PartText> {
+        let wanted =
+            |part: &Part| part.place.is_for(audience) && part.subject.is_none_or(|name| !values.get(name).is_empty());
         let filled = PARTS.iter().zip(&self.0).filter(|(part, _)| wanted(part));
         filled
-            .map(|(part, text)| PartText { name: part.name, system: part.system, text: fill(text, values) })
+            .map(|(part, text)| PartText {
+                name: part.name,
+                system: part.place.is_standing(),
+                text: fill(text, values),
+            })
             .filter(|part| !part.text.is_empty())
             .collect()
     }

@@ -136,11 +136,13 @@ fn at(text: &str) -> Moment {
 
 #[test]
 fn in_every_combination_the_run_names_its_own_end() {
-    for bits in 0..16usize {
+    for bits in 0..64usize {
         let on = |which: usize| bits >> which & 1 == 1;
         let rules = Rules {
             budget: Some(Duration::from_secs(100)),
             until: Some(at("2026-03-01T07:00:00Z")),
+            max_tokens: Some(1000),
+            max_cost: Some(2.5),
             ..Rules::default()
         };
         let progress = RunProgress {
@@ -148,15 +150,19 @@ fn in_every_combination_the_run_names_its_own_end() {
             targets_left: usize::from(!on(1)),
             spent: Duration::from_secs(if on(2) { 100 } else { 99 }),
             now: at(if on(3) { "2026-03-01T07:00:00Z" } else { "2026-03-01T06:59:59Z" }),
+            tokens: if on(4) { 1000 } else { 999 },
+            cost_usd: if on(5) { 2.5 } else { 2.49 },
         };
         let all = [
             StopReason::Interrupted,
             StopReason::NoTargets,
             StopReason::Budget { limit: Duration::from_secs(100) },
             StopReason::Until { limit: at("2026-03-01T07:00:00Z") },
+            StopReason::Tokens { limit: 1000 },
+            StopReason::Cost { limit: 2.5 },
         ];
-        let expected = (0..4).find(|which| on(*which)).map(|which| all[which].clone());
-        assert_eq!(rules.run(&progress), expected, "{bits:04b}");
+        let expected = (0..6).find(|which| on(*which)).map(|which| all[which].clone());
+        assert_eq!(rules.run(&progress), expected, "{bits:06b}");
         assert!(expected.is_none_or(|reason| reason.ends_run()));
     }
 }
@@ -168,8 +174,24 @@ fn a_run_without_limits_goes_on_while_there_are_targets() {
         now: at("2036-01-01T00:00:00Z"),
         targets_left: 1,
         interrupted: false,
+        tokens: u64::MAX,
+        cost_usd: f64::INFINITY,
     };
     assert_eq!(Rules::default().run(&progress), None);
+}
+
+#[test]
+fn an_agent_may_think_until_the_first_limit() {
+    let (run, target, now) = (Duration::from_secs(50), Duration::from_secs(10), at("2026-03-01T06:59:30Z"));
+    let none = Rules { per_kernel: None, ..Rules::default() };
+    assert_eq!(none.time_left(run, target, now), None);
+    let each = Rules { per_kernel: Some(Duration::from_secs(70)), ..none };
+    assert_eq!(each.time_left(run, target, now), Some(Duration::from_secs(60)));
+    let whole = Rules { budget: Some(Duration::from_secs(100)), ..each };
+    assert_eq!(whole.time_left(run, target, now), Some(Duration::from_secs(50)));
+    let morning = Rules { until: Some(at("2026-03-01T07:00:00Z")), ..whole };
+    assert_eq!(morning.time_left(run, target, now), Some(Duration::from_secs(30)));
+    assert_eq!(morning.time_left(run, target, at("2026-03-01T08:00:00Z")), Some(Duration::ZERO));
 }
 
 #[test]
@@ -187,6 +209,8 @@ fn reasons_are_sentences() {
         says(StopReason::Exhausted { why: "all points were tried".into() }),
         "nothing left to propose: all points were tried"
     );
+    assert_eq!(says(StopReason::Tokens { limit: 5000 }), "the agent's 5000 tokens are used up");
+    assert_eq!(says(StopReason::Cost { limit: 2.5 }), "the agent's $2.50 are spent");
     assert_eq!(says(StopReason::NoTargets), "no targets left");
     assert_eq!(says(StopReason::Interrupted), "interrupted");
     assert!(says(StopReason::Until { limit: at("2026-03-01T07:00:00Z") }).starts_with("it is "));

@@ -49,8 +49,8 @@ pub(super) struct Pool {
     pub(super) size: usize,
 }
 
-/// Processes started in advance: as many as dtypes.
-const WARM: usize = 3;
+/// Processes started in advance: a product kernel has about so many units, and each process takes a sixth of a second to start.
+const WARM: usize = 8;
 
 impl Pool {
     /// Starts the first processes, which get warm by themselves; up to `size` follow when there is work. `executable` is this very program where none is given.

@@ -1,0 +1,250 @@
+//! `warpsmith watch`: the judge beside an editor.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use tokio_util::sync::CancellationToken;
+
+use super::bench::{TimedArgs, Wanted, read};
+use super::options::DeviceArgs;
+use super::session;
+use super::watch_screen::{self, Screen, Seen};
+use crate::agent::Choice;
+use crate::history::{self, Archive, History};
+use crate::model::{Pass, Phase as PassPhase};
+use crate::op::TargetShape;
+use crate::ratchet::{Ratchet, RatchetError};
+use crate::run::stop::{Rules, StopReason};
+use crate::run::{Options, Phase, RunState, TargetState, alone};
+use crate::watch::{Driver, Judged, Saves, Watch};
+use crate::worker::{Client, WorkerError};
+use crate::workspace::Workspace;
+
+/// Judge a kernel file on every save: correct? faster than the last one kept?
+///
+/// The file as it is now is where it starts; each save is then judged as a run would judge it, against the last one kept.
+/// A save during the judging starts it anew. Nothing is written down, unless --keep asks for it: then what is better is
+/// committed to a branch of its own (`warpsmith/<run>`), with a row in results.tsv for every save. Your files and your
+/// branch are never touched. Ctrl-C ends it with a summary.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  warpsmith watch kernels/cpu/rmsnorm.c                   beside an open editor\n  warpsmith watch kernels/cpu/rmsnorm.c --keep            and every gain becomes a commit\n  warpsmith watch mine.c --against kernels/cpu/rmsnorm.c  start from another file\n  warpsmith watch mine.c --shape rows=512,cols=4096"
+)]
+pub(super) struct Args {
+    /// The kernel file
+    #[arg(value_name = "KERNEL")]
+    kernel: PathBuf,
+    /// Start from this file rather than from the kernel as it is
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// Commit what is better to a branch of its own, and keep a record of every save
+    #[arg(long)]
+    keep: bool,
+    #[command(flatten)]
+    timed: TimedArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
+    session::block_on(watch(args))
+}
+
+async fn watch(args: Args) -> anyhow::Result<ExitCode> {
+    let cancel = session::interruptible();
+    // First of all: what is saved from now on is noticed.
+    let (saves, text) = Saves::of(&args.kernel)?;
+    let (start, first) = match &args.against {
+        Some(path) => (read(path)?, Some(text)),
+        None => (text, None),
+    };
+    let wanted = Wanted::read(args.device, &args.kernel)?;
+    let place = if args.keep { Some(Place::of(&args.kernel)?) } else { None };
+    let worker = session::worker(wanted.device, false).await?;
+    let shapes = wanted.target(&args.timed, worker.limits())?;
+    let screen = Screen::new();
+    screen.line(&opening(&args, &worker, &wanted.source.name, &shapes));
+    if !saves.is_notified() {
+        screen.line("note: the system has no notifications to give; the file is looked at twice a second");
+    }
+    let watch = begin(&args, &wanted, worker, shapes, place)?;
+    let mut desk = Desk { watch, saves, screen, cancel };
+    let ended = desk.work(start, first).await;
+    desk.screen.clear();
+    let closed = desk.watch.close();
+    super::say(&watch_screen::closing(&args.kernel, &desk.watch, args.keep));
+    ended?;
+    closed?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a history goes: the workspace, and the kernel file in it.
+struct Place {
+    workspace: Workspace,
+    file: String,
+}
+
+impl Place {
+    fn of(kernel: &Path) -> anyhow::Result<Self> {
+        let full = kernel.canonicalize().with_context(|| kernel.display().to_string())?;
+        let folder = full.parent().unwrap_or(Path::new("/"));
+        let workspace = Workspace::find(folder)?.with_context(|| {
+            format!(
+                "{} belongs to no workspace, where --keep could keep its history; `warpsmith init` makes one",
+                kernel.display()
+            )
+        })?;
+        let file = full.strip_prefix(workspace.root()).unwrap_or(&full).to_string_lossy().into_owned();
+        if let Some(path) = workspace.ensure_repository()? {
+            super::say(&format!("made a git repository in {}", path.display()));
+        }
+        Ok(Self { workspace, file })
+    }
+}
+
+/// The watch, with a history where one is wanted.
+fn begin(
+    args: &Args,
+    wanted: &Wanted,
+    worker: Client,
+    shapes: Vec<TargetShape>,
+    place: Option<Place>,
+) -> anyhow::Result<Watch> {
+    let file = match &place {
+        Some(place) => place.file.clone(),
+        None => args.kernel.display().to_string(),
+    };
+    let run = match &place {
+        Some(place) => {
+            let used = Archive::open(&place.workspace)?.used_run_ids()?;
+            history::next_run_id(jiff::Zoned::now().date(), &used)
+        }
+        None => String::new(),
+    };
+    let state = state(run, file, wanted, shapes, &worker);
+    let driver = match place {
+        None => Driver::Judge(Box::new(worker)),
+        Some(place) => {
+            let history = History::begin(&place.workspace, &state.run, serde_json::to_value(&state)?)?;
+            Driver::Ratchet(Box::new(Ratchet::new(worker, history, None)))
+        }
+    };
+    Ok(Watch::new(driver, wanted.source.clone(), state))
+}
+
+/// A run of one target that nobody resumes: whatever ends a watch, it has ended.
+fn state(run: String, file: String, wanted: &Wanted, shapes: Vec<TargetShape>, worker: &Client) -> RunState {
+    let dtype = shapes.first().map_or(crate::op::Dtype::F32, |shape| shape.dtype);
+    let options = Options {
+        run,
+        model: file.clone(),
+        // It stands for no pass: the shapes are the operation's own.
+        pass: Pass { phase: PassPhase::Prefill, batch: 1, seq: 1, dtype, layers: None },
+        agent: Choice::Outside { name: "watch".to_owned() },
+        rules: Rules::default(),
+        only: Vec::new(),
+        skip: Vec::new(),
+        seed: crate::rng::secret_seed(),
+    };
+    let target = TargetState {
+        named: true,
+        share: 1.0,
+        phase: Phase::Done(StopReason::Watch),
+        ..TargetState::new(&wanted.source.name, file, wanted.text.clone(), shapes)
+    };
+    RunState { ended: Some(StopReason::Watch), ..alone(options, target, worker.device(), worker.judge()) }
+}
+
+fn opening(args: &Args, worker: &Client, op: &str, shapes: &[TargetShape]) -> String {
+    let at: Vec<String> = shapes.iter().map(|target| format!("{} {}", target.shape, target.dtype)).collect();
+    format!(
+        "watching {}: {op} on {}, timed at {}\nsave it to have it judged; Ctrl-C ends with a summary",
+        args.kernel.display(),
+        worker.device().name,
+        at.join("; ")
+    )
+}
+
+/// Everything a watch has at hand.
+struct Desk {
+    watch: Watch,
+    saves: Saves,
+    screen: Screen,
+    cancel: CancellationToken,
+}
+
+impl Desk {
+    /// Judges the start, then `first` where there is one, then every save, until the user ends it.
+    async fn work(&mut self, start: String, first: Option<String>) -> anyhow::Result<()> {
+        // A save meanwhile is held against this, so it waits.
+        self.judge_start(&start).await?;
+        if first.is_some() && self.watch.best().is_none() && !self.cancel.is_cancelled() {
+            bail!("the file to start from does not pass; `warpsmith bench` on it says more");
+        }
+        let mut next = first;
+        while !self.cancel.is_cancelled() {
+            let text = match next.take() {
+                Some(text) => text,
+                None => tokio::select! {
+                    () = self.cancel.cancelled() => return Ok(()),
+                    text = self.saves.next() => text?,
+                },
+            };
+            if self.watch.best() == Some(text.as_str()) {
+                self.screen.seen(&Seen::Best);
+                continue;
+            }
+            next = self.judge_save(&text).await?;
+        }
+        Ok(())
+    }
+
+    async fn judge_start(&mut self, text: &str) -> anyhow::Result<()> {
+        let screen = &self.screen;
+        screen.judging(&self.watch.describe(text));
+        let answer = self.watch.judge(text, &mut |progress| screen.progress(&progress), &self.cancel).await;
+        self.show(answer, false)
+    }
+
+    /// Judges a save; where another one comes meanwhile, that one is returned.
+    async fn judge_save(&mut self, text: &str) -> anyhow::Result<Option<String>> {
+        let stop = self.cancel.child_token();
+        let screen = &self.screen;
+        screen.judging(&self.watch.describe(text));
+        let mut show = |progress| screen.progress(&progress);
+        let mut newer = None;
+        let answer = {
+            let judging = self.watch.judge(text, &mut show, &stop);
+            tokio::pin!(judging);
+            loop {
+                tokio::select! {
+                    answer = &mut judging => break answer,
+                    text = self.saves.next() => {
+                        newer = Some(text?);
+                        stop.cancel();
+                    }
+                }
+            }
+        };
+        self.show(answer, newer.is_some())?;
+        Ok(newer)
+    }
+
+    /// Shows what became of a text. What the machine could not do now it may do for the next one.
+    fn show(&self, answer: Result<Judged, RatchetError>, overtaken: bool) -> anyhow::Result<()> {
+        match answer {
+            Ok(judged) => self.screen.seen(&Seen::Judged(&judged)),
+            Err(RatchetError::Worker(error)) if error.is_cancelled() => {
+                if overtaken {
+                    self.screen.seen(&Seen::Overtaken);
+                }
+            }
+            Err(RatchetError::Worker(error @ (WorkerError::Failed { .. } | WorkerError::Died(_)))) => {
+                self.screen.seen(&Seen::Trouble(&error.to_string()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}

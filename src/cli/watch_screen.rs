@@ -1,0 +1,173 @@
+//! What a watch shows: on a terminal the latest verdict in place, elsewhere one after the other.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::lines::{decided_line, stage_words};
+use super::verdict::shapes;
+use crate::evaluation::Verdict;
+use crate::harness::Progress;
+use crate::report::milliseconds;
+use crate::run::is_keep;
+use crate::watch::{Judged, Watch};
+
+/// A compiler's messages are shown up to so many lines: the first ones say what is wrong.
+const MOST_LINES: usize = 16;
+
+/// What became of a save.
+pub(super) enum Seen<'a> {
+    /// It has a verdict.
+    Judged(&'a Judged),
+    /// It is the text that was kept last.
+    Best,
+    /// The next save came before its verdict.
+    Overtaken,
+    /// The machine could not judge it.
+    Trouble(&'a str),
+}
+
+impl Seen<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Judged(judged) => judged_text(judged),
+            Self::Best => "this is what was kept last; nothing to judge".to_owned(),
+            Self::Overtaken => "saved again before there was a verdict".to_owned(),
+            Self::Trouble(what) => format!("it could not be judged: {what}; save again for another try"),
+        }
+    }
+}
+
+/// Where a watch is shown.
+pub(super) struct Screen(Option<Bars>);
+
+struct Bars {
+    all: MultiProgress,
+    /// The latest verdict, in several lines.
+    latest: ProgressBar,
+    /// What is being done.
+    doing: ProgressBar,
+}
+
+impl Screen {
+    /// In place where standard output is a terminal.
+    pub(super) fn new() -> Self {
+        Self(std::io::stdout().is_terminal().then(|| {
+            let all = MultiProgress::new();
+            let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+            let bar = || all.add(ProgressBar::new(1).with_style(style.clone()));
+            let (latest, doing) = (bar(), bar());
+            Bars { all, latest, doing }
+        }))
+    }
+
+    /// Something that stays.
+    pub(super) fn line(&self, text: &str) {
+        match &self.0 {
+            // Fails only where the terminal is gone, and then nobody reads.
+            Some(bars) => drop(bars.all.println(text)),
+            None => super::say(text),
+        }
+    }
+
+    /// Judging begins.
+    pub(super) fn judging(&self, description: &str) {
+        match &self.0 {
+            Some(bars) => bars.doing.set_message(format!("judging {description}")),
+            None => super::say(&format!("judging {description}")),
+        }
+    }
+
+    /// Where the judge is; on a terminal only.
+    pub(super) fn progress(&self, progress: &Progress) {
+        if let Some(bars) = &self.0 {
+            bars.doing.set_message(format!("{}: {}", stage_words(progress.stage), progress.detail));
+        }
+    }
+
+    /// What became of a save. A keep stays on a terminal, anything else is replaced by the next.
+    pub(super) fn seen(&self, seen: &Seen<'_>) {
+        let text = seen.text();
+        let Some(bars) = &self.0 else { return super::say(&text) };
+        if let Seen::Judged(judged) = seen
+            && (is_keep(&judged.evaluation) || judged.evaluation.verdict == Verdict::Base)
+        {
+            bars.latest.set_message(String::new());
+            self.line(&text);
+        } else {
+            bars.latest.set_message(text);
+        }
+        bars.doing.set_message("waiting for a save");
+    }
+
+    /// Takes away what is in place.
+    pub(super) fn clear(&self) {
+        if let Some(bars) = &self.0 {
+            bars.latest.finish_and_clear();
+            bars.doing.finish_and_clear();
+            // Fails only where the terminal is gone.
+            drop(bars.all.clear());
+        }
+    }
+}
+
+/// A verdict: its line, the judge's words in full, and the time of each shape.
+fn judged_text(judged: &Judged) -> String {
+    let Judged { number, description, evaluation } = judged;
+    let mut text = decided_line(*number, description, evaluation);
+    let why = evaluation.verdict.why();
+    let lines = why.lines().count();
+    if lines > 1 {
+        let shown: String = why.lines().take(MOST_LINES).map(|line| format!("\n  {line}")).collect();
+        let rest = lines.saturating_sub(MOST_LINES);
+        let more = if rest > 0 { format!("\n  ... and {rest} more lines") } else { String::new() };
+        let head = text.split_once(": ").map_or(text.as_str(), |(head, _)| head);
+        text = format!("{head}:{shown}{more}");
+    }
+    if let Some(timing) = &evaluation.timing {
+        text.push('\n');
+        text.push_str(shapes(evaluation, timing).trim_end());
+    }
+    text
+}
+
+/// The last lines: what was kept, and where to look closer.
+pub(super) fn closing(kernel: &Path, watch: &Watch, recorded: bool) -> String {
+    let (state, target) = (watch.state(), watch.target());
+    let judged = state.next_experiment - 1;
+    let mut lines = vec![format!("\n{}: {judged} judged, {} kept", kernel.display(), target.kept)];
+    if let Some((start, best)) = target.start_us.zip(target.best_us) {
+        let gain = format!("{} -> {}, {:.2}x", milliseconds(start), milliseconds(best), target.vs_user());
+        lines.push(format!("  {gain} what it started from"));
+    }
+    let kept = target.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Keep { .. }));
+    for tried in kept {
+        let gain = tried
+            .verdict
+            .speedup()
+            .map_or(String::new(), |speedup| format!("{:.2}x (at least {:.2}x)", speedup.ratio, speedup.low));
+        lines.push(format!("  #{:<3} {gain}  {}", tried.experiment, tried.description));
+    }
+    let now = std::fs::read_to_string(kernel).ok();
+    let differs = target.kept > 0 && now.as_deref() != watch.best();
+    if recorded && judged > 0 {
+        if target.kept > 0 {
+            lines.push(format!("history      git log --stat warpsmith/{}", state.run));
+        }
+        if differs {
+            lines.push(format!(
+                "the best     git show warpsmith/{}:./{} (the file is another by now)",
+                state.run, target.file
+            ));
+        }
+        lines.push(format!("every save   warpsmith log --run {}", state.run));
+    }
+    if !recorded {
+        if differs {
+            lines.push("the file is not what was kept last, which nobody wrote down; --keep does".to_owned());
+        }
+        lines.push(format!("in full      warpsmith bench {}", kernel.display()));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,232 @@
+//! One candidate: judged, then recorded.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::agent::transcript::Said;
+use crate::agent::{Agent, Attempt, Failed, Outcome, Proposal};
+use crate::evaluation::Evaluation;
+use crate::ratchet::{Experiment, RatchetError};
+use crate::rng::Stream;
+
+use super::stop::StopReason;
+use super::{Run, RunError, RunEvent};
+
+/// What the journal's pending file remembers of a proposal, so that a resumed run judges it again without asking twice.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Proposed {
+    pub(super) op: String,
+    pub(super) base: bool,
+    /// In the pending file without its text, which stands beside it.
+    pub(super) proposal: Proposal,
+    /// What failed before it was mended, oldest first.
+    pub(super) mended: Vec<Failed>,
+    /// The agent's memory right after it proposed.
+    pub(super) memory: Value,
+}
+
+/// A candidate with the judge's word, not yet written down.
+#[derive(Debug)]
+pub(super) struct Judged {
+    experiment: Experiment,
+    proposed: Proposed,
+    pub(super) evaluation: Evaluation,
+}
+
+impl Judged {
+    /// What was proposed.
+    pub(super) fn proposal(&self) -> Proposal {
+        self.proposed.proposal.clone()
+    }
+
+    /// This failure and those before it.
+    pub(super) fn failures(self) -> Vec<Failed> {
+        let mut failures = self.proposed.mended;
+        failures.push(Failed { proposal: self.proposed.proposal, verdict: self.evaluation.verdict });
+        failures
+    }
+}
+
+impl Run {
+    pub(super) fn proposed(
+        &self,
+        index: usize,
+        proposal: Proposal,
+        mended: Vec<Failed>,
+        agent: &dyn Agent,
+    ) -> Proposed {
+        Proposed { op: self.state.targets[index].op.clone(), base: false, proposal, mended, memory: agent.save() }
+    }
+
+    /// The judge's word on a candidate, by `seed` or a fresh one; the inner error says why there is none.
+    pub(super) async fn judge(
+        &mut self,
+        index: usize,
+        agent: &dyn Agent,
+        proposed: Proposed,
+        seed: Option<u64>,
+    ) -> Result<Result<Judged, StopReason>, RunError> {
+        let number = self.state.next_experiment;
+        let experiment = self.experiment(index, agent, &proposed, seed)?;
+        self.watcher.on(&RunEvent::Experiment { number, description: &experiment.description });
+        if !proposed.base {
+            let (op, proposal) = (proposed.op.clone(), proposed.proposal.clone());
+            self.transcript.say(Said::Proposed { op, experiment: number, proposal });
+        }
+        let began = Instant::now();
+        let evaluation = match self.ask_judge(&experiment).await {
+            Ok(evaluation) => evaluation,
+            Err(RatchetError::Worker(error)) if error.is_cancelled() => return Ok(Err(StopReason::Interrupted)),
+            Err(RatchetError::Worker(error)) if error.spares_the_run() => {
+                return Ok(Err(StopReason::Unjudged { why: error.to_string() }));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.judged += 1;
+        self.state.busy_s += began.elapsed().as_secs_f64();
+        if !proposed.base {
+            self.transcript.say(Said::Judged {
+                op: proposed.op.clone(),
+                experiment: number,
+                status: evaluation.verdict.status().to_owned(),
+                why: evaluation.verdict.why().to_owned(),
+            });
+        }
+        Ok(Ok(Judged { experiment, proposed, evaluation }))
+    }
+
+    fn experiment(
+        &self,
+        index: usize,
+        agent: &dyn Agent,
+        proposed: &Proposed,
+        seed: Option<u64>,
+    ) -> Result<Experiment, RunError> {
+        let number = self.state.next_experiment;
+        let target = &self.state.targets[index];
+        let proposal = &proposed.proposal;
+        let textless = Proposed { proposal: Proposal { text: String::new(), ..proposal.clone() }, ..proposed.clone() };
+        // What was judged under this number before and went back to be mended had inputs of its own.
+        let fresh = Stream::new(Stream::new(self.state.seed, "experiment").bits(number), "again");
+        let first = Stream::new(self.state.seed, "experiment").bits(number);
+        Ok(Experiment {
+            number,
+            file: target.file.clone(),
+            text: proposal.text.clone(),
+            technique: proposal.technique.clone(),
+            description: proposal.description.clone(),
+            agent: author(agent, proposed),
+            incumbent: if proposed.base { None } else { Some(self.incumbent(index)?) },
+            baseline: Some(target.start_text.clone()),
+            op: self.op_source(&target.op)?,
+            target: target.shapes.clone(),
+            precision: target.precision,
+            branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
+            seed: seed.unwrap_or(if self.judged == 0 { first } else { fresh.bits(self.judged) }),
+            meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,
+            story: Value::Null,
+        })
+    }
+
+    /// Asks for a verdict, twice where the machine failed: a night must not end by one bad moment.
+    async fn ask_judge(&mut self, experiment: &Experiment) -> Result<Evaluation, RatchetError> {
+        let number = experiment.number;
+        let watcher = &mut self.watcher;
+        let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
+        match self.ratchet.judge(experiment, &mut watch, &self.cancel).await {
+            Err(RatchetError::Worker(error)) if error.spares_the_run() => {
+                self.trouble(format!("#{number} is judged again: {error}"));
+                let watcher = &mut self.watcher;
+                let mut watch = |progress| watcher.on(&RunEvent::Judging { number, progress: &progress });
+                self.ratchet.judge(experiment, &mut watch, &self.cancel).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Makes a judged candidate the run's next experiment: state, journal, branch, ledger.
+    pub(super) fn record(&mut self, index: usize, agent: &mut dyn Agent, judged: Judged) -> Result<(), RunError> {
+        let Judged { mut experiment, proposed, evaluation } = judged;
+        // It has a number from when it was judged; others may have taken that while it was being mended.
+        let number = self.state.next_experiment;
+        experiment.number = number;
+        self.take_in(index, agent, &experiment, &proposed, &evaluation);
+        experiment.story = self.story(&proposed);
+        self.ratchet.record(&experiment, &evaluation, &self.state)?;
+        (self.unbilled, self.judged) = Default::default();
+        let description = &experiment.description;
+        self.watcher.on(&RunEvent::Decided { number, description, evaluation: &evaluation, state: &self.state });
+        Ok(())
+    }
+
+    /// What stands in the journal about a proposal: what its author said, what failed first, what it cost.
+    fn story(&self, proposed: &Proposed) -> Value {
+        if proposed.base {
+            return Value::Null;
+        }
+        let Proposal { hypothesis, predicted, by, .. } = &proposed.proposal;
+        let mut story = json!({ "predicted": predicted });
+        let mut add = |name: &str, value: Value| story[name] = value;
+        if !hypothesis.is_empty() {
+            add("hypothesis", json!(hypothesis));
+        }
+        if let Some(by) = by {
+            add("by", json!(by));
+        }
+        if !proposed.mended.is_empty() {
+            add("mended", json!(proposed.mended));
+        }
+        if !self.unbilled.is_empty() {
+            add("bill", json!(self.unbilled));
+        }
+        story
+    }
+
+    /// The state after an experiment: everything that is recorded with it.
+    fn take_in(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+        experiment: &Experiment,
+        proposed: &Proposed,
+        evaluation: &Evaluation,
+    ) {
+        self.tick();
+        self.state.next_experiment += 1;
+        let target = &mut self.state.targets[index];
+        target.learn(evaluation);
+        if proposed.base {
+            target.start_judged = true;
+            return;
+        }
+        target.tried.push(Attempt {
+            experiment: experiment.number,
+            technique: experiment.technique.clone(),
+            description: experiment.description.clone(),
+            predicted: proposed.proposal.predicted,
+            verdict: evaluation.verdict.clone(),
+        });
+        let shapes = evaluation.timing.as_ref().map_or(Vec::new(), |timing| {
+            timing.shapes.iter().map(|shape| shape.incumbent_us / shape.candidate_us).collect()
+        });
+        agent.learn(&Outcome {
+            experiment: experiment.number,
+            text: experiment.text.clone(),
+            verdict: evaluation.verdict.clone(),
+            shapes,
+        });
+        target.memory = agent.save();
+    }
+}
+
+/// Who proposed it, for ledger and commit: `tuner`, or `openai/<model>`.
+fn author(agent: &dyn Agent, proposed: &Proposed) -> String {
+    match &proposed.proposal.by {
+        _ if proposed.base => "warpsmith".to_owned(),
+        Some(by) if by == "tuner" => by.clone(),
+        Some(by) => format!("{}/{by}", agent.name()),
+        None => agent.name().to_owned(),
+    }
+}

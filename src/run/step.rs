@@ -1,0 +1,75 @@
+//! A run driven from outside, a proposal at a time: the judging and the record are the same.
+
+use crate::agent::{Agent, Outside, Proposal};
+use crate::evaluation::Evaluation;
+
+use super::stop::StopReason;
+use super::{Phase, Run, RunError, RunState};
+
+impl Run {
+    /// Where the run is.
+    #[must_use]
+    pub const fn state(&self) -> &RunState {
+        &self.state
+    }
+
+    /// The kernel file of an operation as it is at the branch's tip.
+    ///
+    /// # Errors
+    /// No such target, or git.
+    pub fn incumbent_of(&self, op: &str) -> Result<String, RunError> {
+        self.incumbent(self.target_of(op)?)
+    }
+
+    /// Judges and records one proposal for a target, after the target's starting point where that has no verdict yet.
+    ///
+    /// # Errors
+    /// No such target, a starting point that does not pass, or what a run cannot survive.
+    pub async fn judge_proposal(&mut self, op: &str, proposal: Proposal) -> Result<Evaluation, RunError> {
+        let index = self.target_of(op)?;
+        for target in &mut self.state.targets {
+            if target.phase == Phase::Active {
+                target.phase = Phase::Waiting;
+            }
+        }
+        self.state.targets[index].phase = Phase::Active;
+        let mut agent = Outside { name: self.state.agent.name().to_owned() };
+        let agent: &mut dyn Agent = &mut agent;
+        let stopped = |reason: StopReason| RunError::Nothing(format!("{op}: {reason}"));
+        if let Some(reason) = self.finish_pending(index, agent).await? {
+            return Err(stopped(reason));
+        }
+        if let Some(reason) = self.establish_start(index, agent).await? {
+            return Err(stopped(reason));
+        }
+        let proposed = self.proposed(index, proposal, Vec::new(), agent);
+        let judged = self.judge(index, agent, proposed, None).await?.map_err(stopped)?;
+        let evaluation = judged.evaluation.clone();
+        self.record(index, agent, judged)?;
+        Ok(evaluation)
+    }
+
+    /// Writes down where the run is, so that it can be gone on with.
+    ///
+    /// # Errors
+    /// Git.
+    pub fn pause(&mut self) -> Result<(), RunError> {
+        self.tick();
+        Ok(self.ratchet.checkpoint(&self.state)?)
+    }
+
+    /// Compares the whole model before and after, and ends the run.
+    ///
+    /// # Errors
+    /// What the comparison cannot survive, and git.
+    pub async fn finish(&mut self) -> Result<&RunState, RunError> {
+        self.close(StopReason::Closed).await?;
+        Ok(&self.state)
+    }
+
+    fn target_of(&self, op: &str) -> Result<usize, RunError> {
+        let index = self.state.targets.iter().position(|target| target.op == op);
+        let ops = || self.state.targets.iter().map(|target| target.op.as_str()).collect::<Vec<_>>().join(", ");
+        index.ok_or_else(|| RunError::Nothing(format!("there is no target `{op}` in this run; there are: {}", ops())))
+    }
+}

@@ -1,0 +1,9 @@
+//! The judge for someone who edits: every save is held against the last one kept.
+
+mod debounce;
+mod judge;
+mod saves;
+
+pub use debounce::Debounce;
+pub use judge::{Driver, Judged, Watch};
+pub use saves::{Saves, SavesError};
