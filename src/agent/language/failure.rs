@@ -118,8 +118,8 @@ impl Failure {
             ),
             Kind::Parameter(name) => format!("{model} at {host} does not know the parameter `{name}`{said}"),
             Kind::TooLong(_) => format!(
-                "the prompt is longer than the context of {model} at {host}{said}; state its length with \
-                 `context_tokens`"
+                "the prompt is longer than the context of {model} at {host}{said}; say with --context how \
+                 long it is"
             ),
             Kind::BadRequest => format!("{host} refuses the request{status}{said}"),
             Kind::Odd => format!(
