@@ -4,11 +4,12 @@ use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use warpsmith::agent::transcript::Transcript;
 use warpsmith::agent::{Agent, Offer, Outcome};
 use warpsmith::evaluation::{Speedup, Verdict};
 
 use crate::endpoint::{Answer, Endpoint, NOBODY};
-use crate::place::{agent, brief, incumbent, offer, proposal, reply};
+use crate::place::{agent, agent_with, brief, incumbent, offer, proposal, reply, settings};
 
 /// The starter of the repository, which leaves the tuner many points.
 fn many_points() -> String {
@@ -99,7 +100,7 @@ async fn it_is_exhausted_where_only_someone_can_help_and_the_tuner_has_nothing_l
     let brief = brief(&incumbent());
     assert_eq!(proposal(offer(&mut agent, &brief).await).by.as_deref(), Some("tuner"));
     let Offer::Exhausted { why } = offer(&mut agent, &brief).await else { panic!("nothing is left") };
-    assert!(why.contains("is of no help"), "{why}");
+    assert!(why.contains("refuses the key") && why.contains("; the tuner: "), "{why}");
 }
 
 #[tokio::test]
@@ -113,4 +114,34 @@ async fn an_endpoint_that_comes_back_is_waited_for_when_the_tuner_is_at_its_end(
     let brief = brief(&incumbent());
     assert_eq!(proposal(offer(&mut agent, &brief).await).by.as_deref(), Some("tuner"));
     assert_eq!(proposal(offer(&mut agent, &brief).await).by.as_deref(), Some("model-a"));
+}
+
+#[tokio::test]
+async fn another_target_need_not_find_out_again_that_the_endpoint_is_away() {
+    let refused = Answer::error(401, &json!({"error": {"message": "revoked", "code": "invalid_api_key"}}));
+    let endpoint = Endpoint::in_turn(vec![refused]);
+    let mut settings = settings(&endpoint.url());
+    // No pause ends within this test.
+    settings.time_scale = 1.0;
+    let mut first = agent_with(settings, Transcript::nowhere());
+    let brief = brief(&many_points());
+    assert_eq!(proposal(offer(&mut first, &brief).await).by.as_deref(), Some("tuner"));
+    let mut second = first.fresh();
+    drop(first);
+    let stands_in = proposal(offer(&mut second, &brief).await);
+    assert_eq!((stands_in.by.as_deref(), stands_in.ticket), (Some("tuner"), 1));
+    assert_eq!(endpoint.requests().len(), 3);
+    assert_eq!(second.bill().troubles.len(), 2, "what the first one met is not lost");
+}
+
+#[tokio::test]
+async fn a_model_with_no_idea_left_leaves_the_kernel_to_the_tuner_and_then_to_itself() {
+    let declined = "Hypothesis: it is at the roofline\nTechnique: none\nChange: none\n";
+    let endpoint = Endpoint::in_turn(vec![Answer::says(declined)]);
+    let mut agent = agent(&endpoint.url());
+    let brief = brief(&incumbent());
+    assert_eq!(proposal(offer(&mut agent, &brief).await).by.as_deref(), Some("tuner"));
+    assert_eq!(endpoint.requests().len(), 3, "nobody argues");
+    let Offer::Exhausted { why } = offer(&mut agent, &brief).await else { panic!("nothing is left") };
+    assert!(why.contains("has nothing left to propose (it is at the roofline)"), "{why}");
 }

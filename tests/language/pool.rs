@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use warpsmith::agent::Attempt;
 use warpsmith::agent::language::{Language, weighted};
 use warpsmith::agent::transcript::Transcript;
+use warpsmith::evaluation::{Stage, Verdict};
 
 use crate::endpoint::{Answer, Endpoint, gate, open};
 use crate::place::{LINE, agent_with, brief, changed, in_time, incumbent, offer, proposal, reply, settings, until};
@@ -64,9 +66,13 @@ async fn candidates_that_nobody_asks_for_take_a_place() {
 
 #[tokio::test]
 async fn a_proposal_for_a_superseded_incumbent_is_made_on_the_new_one() {
-    let held = gate();
+    let (held, closed) = (gate(), gate());
     let theirs = held.clone();
-    let endpoint = Endpoint::start(move |request| Answer::says(&reply(&request.number.to_string())).behind(&theirs));
+    // Whatever is asked later must not be answered first.
+    let endpoint = Endpoint::start(move |request| {
+        let gate = if request.number <= 2 { &theirs } else { &closed };
+        Answer::says(&reply(&request.number.to_string())).behind(gate)
+    });
     let mut agent = pool_of(2, &endpoint);
     let old = brief(&incumbent());
     tokio::select! {
@@ -116,4 +122,39 @@ async fn models_are_asked_by_their_weights() {
     assert!((12..24).contains(&often), "{often} of 24");
     let asked: Vec<String> = endpoint.requests().iter().map(|request| request.model().to_owned()).collect();
     assert_eq!(asked, by);
+}
+
+#[tokio::test]
+async fn a_place_is_taken_again_while_the_device_works() {
+    let held = gate();
+    let theirs = held.clone();
+    let endpoint = Endpoint::start(move |request| match request.number {
+        1 => Answer::says(&reply("one")),
+        number => Answer::says(&reply(&number.to_string())).behind(&theirs),
+    });
+    let mut agent = pool_of(4, &endpoint);
+    proposal(offer(&mut agent, &brief(&incumbent())).await);
+    // Nobody asks the agent for anything meanwhile.
+    until("four requests again", || endpoint.in_flight() == 4).await;
+    assert_eq!(endpoint.requests().len(), 5);
+}
+
+#[tokio::test]
+async fn alone_a_question_waits_for_the_verdict() {
+    let endpoint = Endpoint::start(|request| Answer::says(&reply(&request.number.to_string())));
+    let mut agent = pool_of(1, &endpoint);
+    let mut brief = brief(&incumbent());
+    let first = proposal(offer(&mut agent, &brief).await);
+    assert_eq!(endpoint.requests().len(), 1);
+    brief.history.push(Attempt {
+        experiment: 2,
+        technique: first.technique,
+        description: "a telling name".into(),
+        predicted: first.predicted,
+        verdict: Verdict::Reject { stage: Stage::Smoke, why: "it is off by one".into() },
+    });
+    proposal(offer(&mut agent, &brief).await);
+    let asked = endpoint.requests()[1].text();
+    assert!(asked.contains("a telling name") && asked.contains("it is off by one"), "{asked}");
+    assert!(!asked.contains("Look first at"), "and it is free to follow what it reads");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::completion::tokens;
 use super::failure::{Failure, Kind};
 use super::session::{Session, Subject};
-use crate::agent::change::Reply;
+use crate::agent::change::{ChangeError, Reply};
 use crate::agent::prompt::{Message, Role};
 use crate::agent::{Brief, Failed};
 
@@ -90,6 +90,9 @@ async fn converse(session: &Session, task: &Task) -> Result<(Reply, String, Stri
             Ok((read, text)) => return Ok((read, reply.text, text)),
             Err(error) => error,
         };
+        if let ChangeError::Declined { why } = &error {
+            return Err(Failure::new(Kind::Declined, why));
+        }
         if reply.finish.is_none() && cut_off < CUT_OFF {
             // A server that never says why it stopped may have broken off: then the same question is the best one.
             cut_off += 1;

@@ -29,6 +29,11 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A reply that is written without pause may take so many times the longest silence.
 const WHOLE_REPLY: u32 = 6;
 
+/// A stream longer than this has no end, in bytes: pieces of a few letters come with some hundred bytes around them.
+const LONGEST_STREAM: usize = 256 << 20;
+/// Fields that settings cannot replace.
+const OURS: [&str; 3] = ["model", "messages", "stream"];
+
 /// What a model's server was found to do without.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manner {
@@ -158,7 +163,7 @@ impl Endpoint {
         if streaming {
             optional.insert("stream_options".into(), json!({"include_usage": true}));
         }
-        optional.retain(|name, _| !manner.without.contains(name));
+        optional.retain(|name, _| !manner.without.contains(name) && !OURS.contains(&name.as_str()));
         let mut sent: Vec<String> = optional.keys().cloned().collect();
         body.extend(optional);
         body.insert("stream".into(), json!(streaming));
@@ -272,7 +277,7 @@ async fn send(
     let response = http.execute(request).await.map_err(OpenAIError::Reqwest)?;
     let status = response.status();
     if status.is_success() && !is_document(response.headers()) {
-        return Ok(response);
+        return Ok(with_an_end(response));
     }
     let retry_after = {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
@@ -281,6 +286,19 @@ async fn send(
     let body = text_of(response).await.map_err(OpenAIError::Reqwest)?;
     let status = if status.is_success() { 200 } else { status.as_u16() };
     Err(OpenAIError::Boxed(Box::new(InOnePiece { status, retry_after, body })))
+}
+
+/// A stream that breaks at [`LONGEST_STREAM`], because its reader keeps a line in memory until it ends.
+fn with_an_end(response: reqwest::Response) -> reqwest::Response {
+    let mut answer = http::Response::new(());
+    *answer.status_mut() = response.status();
+    let mut read = 0;
+    let stream = response.bytes_stream().map(move |piece| {
+        let piece = piece.map_err(std::io::Error::other)?;
+        read += piece.len();
+        if read > LONGEST_STREAM { Err(std::io::Error::other("the stream has no end")) } else { Ok(piece) }
+    });
+    answer.map(|()| reqwest::Body::wrap_stream(stream)).into()
 }
 
 /// Whether an answer comes in one piece. Some servers name their streams wrongly, so that only JSON and HTML are sure.

@@ -50,21 +50,23 @@ pub enum Kind {
     CutShort,
     /// The reply has no change that can be used.
     NoChange,
+    /// The model says that it has no idea left.
+    Declined,
     /// There is nothing to ask: the prompt cannot be built.
     NoPrompt,
 }
 
 impl Kind {
-    /// Whether someone must act before it can go better.
+    /// Whether it will be the same when it is asked again soon.
     #[must_use]
-    pub const fn needs_someone(&self) -> bool {
-        matches!(self, Self::Spent | Self::Key | Self::NoModel | Self::NoPlace | Self::NoPrompt)
+    pub const fn stays(&self) -> bool {
+        matches!(self, Self::Spent | Self::Key | Self::NoModel | Self::NoPlace | Self::NoPrompt | Self::Declined)
     }
 
     /// Whether an answer came, of whatever worth: the endpoint is there, and the words were paid for.
     #[must_use]
     pub const fn was_answered(&self) -> bool {
-        matches!(self, Self::Empty | Self::Refused | Self::Filtered | Self::CutShort | Self::NoChange)
+        matches!(self, Self::Empty | Self::Refused | Self::Filtered | Self::CutShort | Self::NoChange | Self::Declined)
     }
 }
 
@@ -116,8 +118,8 @@ impl Failure {
             ),
             Kind::Parameter(name) => format!("{model} at {host} does not know the parameter `{name}`{said}"),
             Kind::TooLong(_) => format!(
-                "the prompt is longer than the context of {model} at {host}{said}; state its length with \
-                 `context_tokens`"
+                "the prompt is longer than the context of {model} at {host}{said}; say with --context how \
+                 long it is"
             ),
             Kind::BadRequest => format!("{host} refuses the request{status}{said}"),
             Kind::Odd => format!(
@@ -128,6 +130,7 @@ impl Failure {
             Kind::Refused => format!("{model} refused{said}"),
             Kind::Filtered => format!("a content filter at {host} took the reply of {model} away{said}"),
             Kind::CutShort => format!("the reply of {model} was cut off at its length limit{said}"),
+            Kind::Declined => format!("{model} has nothing left to propose{said}"),
             Kind::NoPrompt => format!("{model} cannot be asked{said}"),
             Kind::NoChange => format!("the reply of {model} has no change that can be used{said}"),
         }

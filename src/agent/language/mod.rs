@@ -22,14 +22,12 @@ mod state;
 mod tab;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use self::endpoint::Endpoint;
 use self::pool::Pool;
 use self::session::Session;
-use self::standing::Standing;
 use self::state::State;
 use super::transcript::Transcript;
 use super::tuner::Tuner;
@@ -68,12 +66,12 @@ pub enum LanguageError {
 pub struct Language {
     session: Arc<Session>,
     pool: Pool,
-    standing: Standing,
     tuner: Tuner,
+    /// The sentence of the last request that failed for good.
+    last_failure: String,
     /// The incumbent for which the tuner has nothing left, and why.
     tuner_is_done: Option<(String, String)>,
     state: State,
-    began: Instant,
 }
 
 impl Language {
@@ -83,21 +81,25 @@ impl Language {
     /// [`LanguageError::Setting`], where no connection could be made at all.
     pub fn new(settings: Settings, transcript: Transcript, prompt: Box<dyn Ask>) -> Result<Self, LanguageError> {
         let endpoint = Endpoint::new(&settings)?;
-        Ok(Self {
-            pool: Pool::new(settings.proposals),
-            session: Arc::new(Session::new(endpoint, settings, prompt, transcript)),
-            standing: Standing::default(),
-            tuner: Tuner::new(),
-            tuner_is_done: None,
-            state: State::default(),
-            began: Instant::now(),
-        })
+        Ok(Self::of(Arc::new(Session::new(endpoint, settings, prompt, transcript))))
     }
 
-    /// Nominal time since the agent began: pauses that are slept short count in full.
-    fn now(&self) -> Duration {
-        let seconds = self.began.elapsed().as_secs_f64() / self.session.settings.time_scale;
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    /// Another one, for another target. What was learnt of the endpoint stays: what its models do not know, how long
+    /// their context is, and whether it is there at all.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        Self::of(Arc::clone(&self.session))
+    }
+
+    fn of(session: Arc<Session>) -> Self {
+        Self {
+            pool: Pool::new(session.settings.proposals),
+            session,
+            tuner: Tuner::new(),
+            last_failure: "the endpoint was away before".to_owned(),
+            tuner_is_done: None,
+            state: State::default(),
+        }
     }
 
     async fn next(&mut self, brief: &Brief, screen: &mut dyn Screen) -> Result<Offer, AgentError> {
@@ -105,9 +107,14 @@ impl Language {
             self.take_in();
             self.top_up(brief);
             if let Some(offer) = self.finished(brief) {
+                // Its place is taken at once, while the device works on it. Only where one place is all there is, the
+                // next question waits for the verdict, and is the better for it.
+                if self.session.settings.proposals > 1 {
+                    self.top_up(brief);
+                }
                 return Ok(offer);
             }
-            if !self.standing.is_away() {
+            if !self.session.standing().is_away() {
                 self.pool.wait().await;
                 continue;
             }
@@ -119,10 +126,9 @@ impl Language {
                 }
                 continue;
             }
-            if self.pool.is_idle() && self.standing.is_hopeless() {
-                let why = self.tuner_is_done.as_ref().map(|(_, why)| why.as_str()).unwrap_or_default();
-                let host = self.session.settings.host();
-                return Ok(Offer::Exhausted { why: format!("{host} is of no help, and of the tuner: {why}") });
+            if self.pool.is_idle() && self.session.standing().is_hopeless() {
+                let tuner = self.tuner_is_done.as_ref().map(|(_, why)| why.as_str()).unwrap_or_default();
+                return Ok(Offer::Exhausted { why: format!("{}; the tuner: {tuner}", self.last_failure) });
             }
             self.wait_for_return().await;
         }
@@ -141,8 +147,8 @@ impl Language {
 
     /// Waits until a request ends, or until the endpoint may be asked again.
     async fn wait_for_return(&mut self) {
-        let again_at = self.standing.again_at();
-        let pause = again_at.map(|at| self.session.settings.scaled(at.saturating_sub(self.now())));
+        let again_at = self.session.standing().again_at();
+        let pause = again_at.map(|at| self.session.settings.scaled(at.saturating_sub(self.session.now())));
         match pause {
             None => self.pool.wait().await,
             Some(pause) if self.pool.is_idle() => tokio::time::sleep(pause).await,
@@ -153,6 +159,13 @@ impl Language {
                 }
             }
         }
+    }
+}
+
+impl Drop for Language {
+    fn drop(&mut self) {
+        // Its requests end with it, the one that looks whether the endpoint is back among them.
+        self.session.standing().leave();
     }
 }
 
@@ -182,7 +195,10 @@ impl Agent for Language {
             failed.verdict,
             Verdict::Error { .. } | Verdict::Reject { .. } | Verdict::Crash { .. } | Verdict::Timeout { .. }
         );
-        can_be_mended && failed.proposal.repairs < MOST_REPAIRS && !self.standing.is_away() && self.pool.mend(failed)
+        can_be_mended
+            && failed.proposal.repairs < MOST_REPAIRS
+            && !self.session.standing().is_away()
+            && self.pool.mend(failed)
     }
 
     fn bill(&mut self) -> Bill {

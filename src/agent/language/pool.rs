@@ -15,7 +15,7 @@ use crate::agent::{Brief, Failed, Offer, Proposal};
 /// Proposals whose conversation is kept, in case they come back to be mended.
 const KEPT: usize = 64;
 
-/// The requests in flight.
+/// The requests in flight. They end with it.
 pub struct Pool {
     size: usize,
     op: String,
@@ -98,9 +98,10 @@ impl Pool {
         self.running.insert(handle.id(), running);
     }
 
-    /// Candidates nobody has asked for take a place too: else a fast model would write for a slow device all night.
+    /// Candidates that nobody has asked for take places too, but for a few that keep the device busy when requests end
+    /// at odd times: else a fast model would write for a slow device all night.
     fn has_room(&self) -> bool {
-        self.running.len() + self.drafts.len() < self.size
+        self.running.len() < self.size && self.running.len() + self.drafts.len() < self.size + self.size / 4
     }
 
     fn families(&self) -> Vec<Family> {
@@ -109,11 +110,13 @@ impl Pool {
         families
     }
 
-    /// Another target: what is in flight is of no use to it.
-    fn begin(&mut self, op: &str) {
-        if self.op != op {
+    /// Another target, to which what is in flight is of no use: `true` where it is another one.
+    fn begin(&mut self, op: &str) -> bool {
+        let new = self.op != op;
+        if new {
             *self = Self { op: op.to_owned(), ..Self::new(self.size) };
         }
+        new
     }
 
     fn keep(&mut self, draft: Draft) {
@@ -153,15 +156,17 @@ impl Language {
             self.session.tab.trouble(format!("{sentence}; the proposal is not mended"));
             return;
         }
-        let was_away = self.standing.is_away();
-        match self.standing.failed(self.now(), failure) {
+        let was_away = self.session.standing().is_away();
+        self.last_failure.clone_from(&sentence);
+        let pause = self.session.standing().failed(self.session.now(), failure);
+        match pause {
             Some(pause) if was_away => {
                 self.session.tab.trouble(format!("{sentence}; it is tried again in {}", spoken(pause)));
             }
             Some(pause) => {
                 let failures = super::standing::FAILURES_IN_A_ROW;
                 self.session.tab.trouble(format!(
-                    "{sentence}; {failures} requests in a row failed: the tuner proposes meanwhile, and {host} is tried \
+                    "{sentence}; {failures} requests in a row came to nothing: the tuner proposes meanwhile, and {host} is tried \
                      again in {}",
                     spoken(pause)
                 ));
@@ -172,11 +177,13 @@ impl Language {
 
     /// Fills the pool: repairs first, then new proposals.
     pub(super) fn top_up(&mut self, brief: &Brief) {
-        self.pool.begin(&brief.op);
-        if self.standing.is_away() {
+        if self.pool.begin(&brief.op) {
+            self.session.standing().leave();
+        }
+        if self.session.standing().is_away() {
             let lost = self.pool.to_mend.drain(..).map(|task| task.ticket);
             self.pool.given_up.extend(lost);
-            if self.pool.has_room() && self.standing.try_now(self.now()) {
+            if self.pool.has_room() && self.session.standing().try_now(self.session.now()) {
                 self.spawn_new(&Arc::new(brief.clone()));
             }
             return;
@@ -217,7 +224,7 @@ impl Language {
             let text = current(&draft, brief);
             if text != brief.incumbent && self.state.propose(&text) {
                 // Only now: a model that repeats itself answers too, and is of no more use than one that is away.
-                if self.standing.answered() {
+                if self.session.standing().answered() {
                     let (host, model) = (self.session.settings.host(), &draft.task.model);
                     self.session.tab.trouble(format!("{host} answers again: proposals are {model}'s from here on"));
                 }

@@ -48,6 +48,7 @@ const fn most_retries(kind: &Kind) -> u32 {
         | Kind::BadRequest
         | Kind::CutShort
         | Kind::NoChange
+        | Kind::Declined
         | Kind::NoPrompt => 0,
     }
 }
@@ -105,6 +106,7 @@ mod tests {
             Kind::BadRequest,
             Kind::CutShort,
             Kind::NoChange,
+            Kind::Declined,
             Kind::NoPrompt,
         ]
     }

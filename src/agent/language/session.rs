@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use super::completion::{Completion, Usage, tokens};
 use super::endpoint::{Answer, Endpoint, Manner, role_name};
 use super::failure::{Failure, Kind};
 use super::retry::{self, Attempts, Step};
+use super::standing::Standing;
 use super::tab::Tab;
 use crate::agent::Bill;
 use crate::agent::prompt::Message;
@@ -33,6 +34,9 @@ pub struct Session {
     /// What they used.
     pub tab: Tab,
     transcript: Transcript,
+    /// Whether the endpoint is there.
+    standing: Mutex<Standing>,
+    began: Instant,
     /// What each model's server was found to do without.
     manners: Mutex<BTreeMap<String, Manner>>,
     /// Hashes of long messages that were written down.
@@ -53,8 +57,28 @@ pub struct Subject<'a> {
 impl Session {
     /// A session that has asked nothing.
     pub fn new(endpoint: Endpoint, settings: Settings, prompt: Box<dyn Ask>, transcript: Transcript) -> Self {
-        let (manners, written) = (Mutex::default(), Mutex::default());
-        Self { endpoint, settings, prompt, tab: Tab::default(), transcript, manners, written }
+        Self {
+            endpoint,
+            settings,
+            prompt,
+            tab: Tab::default(),
+            transcript,
+            standing: Mutex::default(),
+            began: Instant::now(),
+            manners: Mutex::default(),
+            written: Mutex::default(),
+        }
+    }
+
+    /// Whether the endpoint is there.
+    pub fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nominal time since the session began: pauses that are slept short count in full.
+    pub fn now(&self) -> Duration {
+        let seconds = self.began.elapsed().as_secs_f64() / self.settings.time_scale;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
     /// A reply that has text, after as many attempts as it takes and patience allows.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::failure::Failure;
+use super::failure::{Failure, Kind};
 
 /// So many requests in a row that failed for good, and the tuner takes over.
 pub const FAILURES_IN_A_ROW: u32 = 3;
@@ -17,6 +17,8 @@ const TRIES_WORTH_WAITING: u32 = 5;
 #[derive(Debug, Clone, Default)]
 pub struct Standing {
     failed_in_a_row: u32,
+    /// Whether the last failure was the endpoint's no fault: an answer of no use, or a prompt that fits nowhere.
+    of_the_target: bool,
     away: Option<Away>,
 }
 
@@ -26,7 +28,7 @@ struct Away {
     pause: Duration,
     tries: u32,
     trying: bool,
-    needs_someone: bool,
+    stays: bool,
 }
 
 impl Standing {
@@ -35,13 +37,14 @@ impl Standing {
     pub fn failed(&mut self, now: Duration, failure: &Failure) -> Option<Duration> {
         self.failed_in_a_row += 1;
         let asked = failure.retry_after.unwrap_or_default();
-        let needs_someone = failure.kind.needs_someone();
+        let stays = failure.kind.stays();
+        self.of_the_target = failure.kind.was_answered() || failure.kind == Kind::NoPrompt;
         match &mut self.away {
             None if self.failed_in_a_row < FAILURES_IN_A_ROW => None,
             None => {
                 let pause = FIRST_PAUSE.max(asked);
                 let again_at = now.saturating_add(pause);
-                self.away = Some(Away { again_at, pause, tries: 0, trying: false, needs_someone });
+                self.away = Some(Away { again_at, pause, tries: 0, trying: false, stays });
                 Some(pause)
             }
             // One that was still in flight when the others failed says nothing new.
@@ -49,7 +52,7 @@ impl Standing {
             Some(away) => {
                 away.tries += 1;
                 away.trying = false;
-                away.needs_someone = needs_someone;
+                away.stays = stays;
                 away.pause = away.pause.saturating_mul(2).min(LONGEST_PAUSE).max(asked);
                 away.again_at = now.saturating_add(away.pause);
                 Some(away.pause)
@@ -80,6 +83,16 @@ impl Standing {
         }
     }
 
+    /// The target is left, and the request that tried is no more: another one may. A model that had no useful answer
+    /// for one kernel may have one for the next.
+    pub fn leave(&mut self) {
+        if self.of_the_target {
+            *self = Self::default();
+        } else if let Some(away) = &mut self.away {
+            away.trying = false;
+        }
+    }
+
     /// When it will be asked again.
     #[must_use]
     pub fn again_at(&self) -> Option<Duration> {
@@ -89,14 +102,13 @@ impl Standing {
     /// Whether waiting for it is worth nothing any more, should there be nothing else to do.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
-        self.away.as_ref().is_some_and(|away| away.needs_someone || away.tries >= TRIES_WORTH_WAITING)
+        self.away.as_ref().is_some_and(|away| away.stays || away.tries >= TRIES_WORTH_WAITING)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::language::failure::Kind;
 
     const fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -151,6 +163,24 @@ mod tests {
     }
 
     #[test]
+    fn a_try_that_was_abandoned_is_made_again() {
+        let mut standing = gone(Kind::Overloaded);
+        let now = standing.again_at().expect("a time");
+        assert!(standing.try_now(now));
+        standing.leave();
+        assert!(standing.try_now(now));
+    }
+
+    #[test]
+    fn a_model_without_ideas_for_one_kernel_is_asked_about_the_next() {
+        for kind in [Kind::Declined, Kind::NoChange, Kind::NoPrompt] {
+            let mut standing = gone(kind);
+            standing.leave();
+            assert!(!standing.is_away());
+        }
+    }
+
+    #[test]
     fn it_comes_back() {
         let mut standing = gone(Kind::Overloaded);
         assert!(standing.answered());
@@ -162,6 +192,7 @@ mod tests {
     fn waiting_ends_at_once_where_someone_must_act_and_else_after_some_tries() {
         assert!(gone(Kind::Spent).is_hopeless());
         assert!(gone(Kind::Key).is_hopeless());
+        assert!(gone(Kind::Declined).is_hopeless());
         let mut standing = gone(Kind::Unreachable);
         let mut tries = 0;
         while !standing.is_hopeless() {
