@@ -112,7 +112,7 @@ fn an_endpoint_that_cannot_serve_is_refused_in_a_sentence_before_anything_is_beg
     ];
     for (url, word) in cases {
         let Outcome { code, out, err } = outcome(asks(&place, &url, &[]));
-        assert_eq!(code, Some(1), "{out}{err}");
+        assert_eq!(code, Some(2), "{out}{err}");
         assert!(err.contains(word) && err.trim_end().lines().count() == 1 && !err.contains(KEY), "{word}: {err}");
         assert!(!out.contains("profiling"), "{out}");
     }
@@ -174,7 +174,7 @@ fn agents_and_their_flags_that_do_not_go_together_are_refused() {
         let mut command = place.command(&[&RUN[..], arguments].concat());
         command.env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1").env_remove("OPENAI_API_KEY");
         let Outcome { code, err, .. } = outcome(command);
-        assert_eq!(code, Some(1), "{arguments:?}: {err}");
+        assert_eq!(code, Some(2), "{arguments:?}: {err}");
         assert!(err.contains(words), "{arguments:?}: {err}");
     }
 }
