@@ -40,11 +40,18 @@ pub(super) struct RunArgs {
     seed: Option<u64>,
 }
 
+impl RunArgs {
+    /// Whether an earlier run is gone on with.
+    pub(super) const fn resumes(&self) -> bool {
+        self.resume.is_some()
+    }
+}
+
 /// A run as it is wanted.
 pub(super) struct Wanted<'a> {
     pub(super) args: &'a RunArgs,
-    /// Who proposes.
-    pub(super) agent: Choice,
+    /// Who proposes; where nobody said, the tuner, or whoever the run that goes on had.
+    pub(super) agent: Option<Choice>,
     /// Puts the rules that were given over those of the settings, or of the run that goes on.
     pub(super) override_rules: &'a dyn Fn(&mut Rules) -> anyhow::Result<()>,
     /// Says what the user should hear meanwhile.
@@ -123,7 +130,7 @@ async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &Cancellation
         run,
         model: model_path(workspace, &args.model)?,
         pass,
-        agent: agent.clone(),
+        agent: agent.clone().unwrap_or_default(),
         rules,
         only: args.only.clone(),
         skip: args.skip.clone(),
@@ -166,9 +173,10 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     if let Some(reason) = &state.ended {
         bail!("run {run} has ended: {reason}; leave --resume out to start a new one");
     }
-    if driven(&state.agent) != driven(&wanted.agent) {
+    if driven(&state.agent) != wanted.agent.as_ref().and_then(driven) {
         bail!("run {run} goes on with `{}`; leave --resume out to start a new one", resume_command(&state));
     }
+    state.agent = wanted.agent.clone().unwrap_or(state.agent);
     state.resumed += 1;
     let worker = session::worker(device_of(args, workspace, &state)?, false).await?;
     check_same_judge(&state, &worker)?;

@@ -91,7 +91,7 @@ async fn run(
     let agent = Choice::Outside { name: "mcp".to_owned() };
     // The client decides when a target is done, and when the run is.
     let override_rules = &|_: &mut Rules| Ok(());
-    let wanted = Wanted { args: &args.run, agent, override_rules, tell: &super::warn };
+    let wanted = Wanted { args: &args.run, agent: Some(agent), override_rules, tell: &super::warn };
     let ready = match begin::ready(&wanted, workspace, gone).await {
         Err(error) if gone.is_cancelled() && error.to_string() == "cancelled" => return Ok(()),
         ready => ready?,

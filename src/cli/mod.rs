@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
+mod agent;
 mod apply;
 mod begin;
 mod bench;

@@ -4,17 +4,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::agent::{self, AgentArgs};
 use super::begin::{self, Ready, RunArgs, Wanted};
 use super::notify::{self, Ending, Notify};
 use super::progress::{Progress, Voice};
 use super::session;
-use crate::agent::Choice;
-use crate::agent::tuner::Tuner;
 use crate::history::Archive;
 use crate::ratchet::Ratchet;
 use crate::report::spell;
 use crate::run::stop::{Rules, next_time_of_day};
-use crate::run::{MakeAgent, Run, RunError, RunState};
+use crate::run::{Run, RunError, RunState};
 use crate::workspace::{Workspace, duration};
 
 /// Improve a model's kernels one by one, keeping only what is measured to be correct and faster.
@@ -23,11 +22,13 @@ use crate::workspace::{Workspace, duration};
 /// `.warpsmith/`. Stop it with Ctrl-C at any time, or kill it: `--resume` goes on where it was.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
+    after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n  warpsmith run models/tiny-llama --agent openai --model gpt-5.1 --proposals 4 --max-cost 20\n  warpsmith run models/tiny-llama --agent command -- claude -p --permission-mode acceptEdits\n  warpsmith run models/tiny-llama --agent replay .warpsmith/261120a/transcript.jsonl\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
 )]
 pub(super) struct Args {
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    agent: AgentArgs,
     /// Leave a target after N experiments in a row that were not kept [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_reverts: Option<u32>,
@@ -59,7 +60,8 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     session::block_on(run(args))
 }
 
-async fn run(args: Args) -> anyhow::Result<ExitCode> {
+async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    args.agent.find_transcript(&mut args.run.model);
     let cancel = session::interruptible();
     let voice = Voice::choose(args.quiet);
     let (workspace, made) = begin::workspace_for(&args.run.model)?;
@@ -70,9 +72,17 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             super::say(text);
         }
     };
+    // An agent that cannot work is found out before anything is measured.
+    let asked = args.agent.choice()?;
+    let read = session::reader(Some(&workspace));
+    let prices = &workspace.settings().prices;
+    let known = match &asked {
+        None if args.run.resumes() => None,
+        choice => Some(agent::ready(&choice.clone().unwrap_or_default(), prices, &read).await?),
+    };
     let wanted = Wanted {
         args: &args.run,
-        agent: Choice::Tuner,
+        agent: asked.clone(),
         override_rules: &|rules| args.override_rules(rules),
         tell: &say,
     };
@@ -82,7 +92,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         super::say(&opening(&workspace, &state, notify.as_ref()));
     }
     let model_dir = workspace.root().join(&state.model);
-    let make_agent: MakeAgent = Box::new(|_| Ok(Box::new(Tuner::default())));
+    let make_agent = match known {
+        Some(make_agent) => make_agent,
+        None => agent::ready(&state.agent, prices, &read).await?,
+    };
     let watcher = Box::new(Progress::new(voice));
     let ratchet = Ratchet::new(worker, history, pending);
     let begun = state.clone();
@@ -134,7 +147,7 @@ impl Args {
         rules.per_kernel = self.per_kernel.or(rules.per_kernel);
         rules.budget = self.budget.or(rules.budget);
         rules.until = until.or(rules.until);
-        Ok(())
+        self.agent.override_rules(rules)
     }
 }
 
@@ -144,7 +157,7 @@ fn opening(workspace: &Workspace, state: &RunState, notify: Option<&Notify>) -> 
         format!("workspace   {}", workspace.root().display()),
         format!("branch      warpsmith/{}{}", state.run, if state.resumed > 0 { " (resumed)" } else { "" }),
         format!("device      {} ({})", state.device, state.backend),
-        format!("agent       {}", state.agent.name()),
+        format!("agent       {}", agent::words(&state.agent)),
         format!("budget      {}", budget_words(&state.rules)),
     ];
     let missing: Vec<String> =
@@ -155,6 +168,7 @@ fn opening(workspace: &Workspace, state: &RunState, notify: Option<&Notify>) -> 
     });
     lines.extend(notify.map(|notify| format!("notify      {}", notify.command)));
     lines.push(format!("follow      tail -f {}", workspace.root().join("results.tsv").display()));
+    lines.extend(agent::hint(&state.agent));
     lines.join("\n")
 }
 
