@@ -142,7 +142,8 @@ fn variable(name: &str) -> Option<String> {
 pub(super) fn hint(choice: &Choice) -> Option<String> {
     let has_key = variable("OPENAI_API_KEY").is_some_and(|key| !key.trim().is_empty());
     (has_key && *choice == Choice::Tuner).then(|| {
-        "note: OPENAI_API_KEY is set and not used; `--agent openai --model NAME` lets a language model propose".to_owned()
+        "note: OPENAI_API_KEY is set and not used; `--agent openai --model NAME` lets a language model propose"
+            .to_owned()
     })
 }
 
@@ -207,9 +208,8 @@ fn openai(settings: Settings, prompt: Prompt) -> MakeAgent {
         let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
         let known = match first.take() {
             Some(known) => known,
-            None => Language::new(settings.clone(), seat.transcript.clone(), Box::new(prompt.clone())).map_err(
-                |error| AgentError::Unavailable { agent: "openai".to_owned(), why: error.to_string() },
-            )?,
+            None => Language::new(settings.clone(), seat.transcript.clone(), Box::new(prompt.clone()))
+                .map_err(|error| AgentError::Unavailable { agent: "openai".to_owned(), why: error.to_string() })?,
         };
         let agent = known.fresh();
         *first = Some(known);

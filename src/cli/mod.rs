@@ -26,6 +26,7 @@ mod show;
 mod speed;
 mod spinner;
 mod status;
+mod story;
 mod verdict;
 mod verify;
 mod watch;

@@ -22,14 +22,14 @@ const LOOP: &str = "        for (int pass = 0; pass < PASSES; pass++) {";
 
 /// A run with an endpoint's models.
 fn asks(place: &Place, endpoint: &str, more: &[&str]) -> Command {
-    let mut command = place.command(&[&RUN, &["--agent", "openai", "--model", "test-model"], more].concat());
+    let mut command = place.command(&[&RUN[..], &["--agent", "openai", "--model", "test-model"], more].concat());
     command.env("OPENAI_BASE_URL", endpoint).env("OPENAI_API_KEY", KEY);
     command
 }
 
 /// What the journal says of each proposal.
 fn stories(place: &Place) -> Vec<Value> {
-    journal(place, &place.only_run()).into_iter().map(|entry| entry["proposal"].clone()).collect()
+    journal(place, &place.only_run()).into_iter().map(|entry| entry["evaluation"]["proposal"].clone()).collect()
 }
 
 /// Wrong with both its repairs, of no use, then several times as fast; with trouble on the way.
@@ -123,7 +123,7 @@ fn an_endpoint_that_cannot_serve_is_refused_in_a_sentence_before_anything_is_beg
 fn a_key_in_the_environment_is_mentioned_and_never_used_unasked() {
     let place = Place::new(&kernels::keeps());
     let endpoint = Endpoint::start(|_| Answer::says("ok"));
-    let mut command = place.command(&[&RUN, &["--budget", "1ms"][..]].concat());
+    let mut command = place.command(&[&RUN[..], &["--budget", "1ms"]].concat());
     command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_API_KEY", KEY);
     let out = outcome(command).ok();
     assert!(out.contains("agent       tuner") && out.contains("--agent openai --model NAME"), "{out}");
@@ -171,7 +171,7 @@ fn agents_and_their_flags_that_do_not_go_together_are_refused() {
         (&["--agent", "tuner", "--", "true"], "--agent command"),
     ];
     for (arguments, words) in cases {
-        let mut command = place.command(&[&RUN, arguments].concat());
+        let mut command = place.command(&[&RUN[..], arguments].concat());
         command.env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1").env_remove("OPENAI_API_KEY");
         let Outcome { code, err, .. } = outcome(command);
         assert_eq!(code, Some(1), "{arguments:?}: {err}");
