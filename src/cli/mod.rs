@@ -53,7 +53,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Profile(profile::Args),
     Bench(bench::Args),
     Watch(watch::Args),
@@ -80,7 +80,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Run(args) => run::main(args),
+        Command::Run(args) => run::main(*args),
         Command::Profile(args) => profile::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Watch(args) => watch::main(args),

@@ -41,7 +41,7 @@ struct Target {
     file: String,
     /// Share of the pass at the last ranking (0 to 1).
     share: f64,
-    /// How many times as fast the pass would be if this took no time at all; none where it was not profiled.
+    /// How many times as fast the pass would be with this at its roofline; none where it was not profiled.
     ceiling: Option<f64>,
     /// Whether it may be worked on: `waiting`, `active`, or why not.
     standing: String,

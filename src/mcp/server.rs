@@ -20,7 +20,7 @@ use crate::evaluation::Evaluation;
 use crate::history::Archive;
 use crate::op::OpSource;
 use crate::ratchet::one_line;
-use crate::run::RunState;
+use crate::run::{Phase, RunState};
 use crate::workspace::Workspace;
 
 /// The largest kernel file that is taken; the longest that ships has a fiftieth of it.
@@ -188,7 +188,14 @@ impl Server {
         if let Some(reason) = &state.ended {
             return Err(format!("run {} has ended: {reason}; start the server anew for another one", state.run));
         }
-        let op = target(&state, &candidate.op)?.op.clone();
+        let target = target(&state, &candidate.op)?;
+        if let Phase::Skipped(why) = &target.phase {
+            return Err(format!(
+                "{} is not worked on in this run: {why}; whoever starts the server can name it with --only",
+                target.op
+            ));
+        }
+        let op = target.op.clone();
         if candidate.kernel.len() > MOST_BYTES {
             return Err(format!(
                 "the kernel file has {} bytes; at most {MOST_BYTES} are taken",

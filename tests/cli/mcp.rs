@@ -152,7 +152,7 @@ async fn a_coding_agent_proposes_and_the_server_decides() {
     assert_eq!((keep["status"].as_str(), keep["kept"].as_bool()), (Some("keep"), Some(true)), "{keep}");
     assert!(keep["low"].as_f64().unwrap() > 1.5 && keep["vs_user"].as_f64().unwrap() > 1.5, "{keep}");
     assert!(keep["shapes"][0]["roofline_us"].as_f64().unwrap() > 0.0, "{keep}");
-    client.hears("stage 2/5", 1).await;
+    client.hears("#2 four passes instead of forty", 1).await;
     // One that leaves out the work at the shapes that are timed, and one that is no kernel.
     let timed = incumbent_shape(&client.texts("incumbent", json!({"op": "rmsnorm"})).await[0]);
     let cheat = client
@@ -172,6 +172,10 @@ async fn a_coding_agent_proposes_and_the_server_decides() {
     let said =
         client.refusal("evaluate", json!({"op": "../x", "kernel": "", "technique": "", "description": ""})).await;
     assert!(said.contains("no target of this run") && said.contains("rmsnorm"), "{said}");
+    let mut unwanted = candidate(&fast(), "another");
+    unwanted["op"] = "fused_mlp".into();
+    let said = client.refusal("evaluate", unwanted).await;
+    assert!(said.contains("fused_mlp is not worked on in this run: not asked for"), "{said}");
     let said = client.refusal("incumbent", json!({"op": "matmuls"})).await;
     assert!(said.contains("rmsnorm"), "{said}");
     let history = client.data("history", json!({"op": "rmsnorm", "latest": 4})).await;
