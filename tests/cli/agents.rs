@@ -61,7 +61,7 @@ fn a_model_over_http_has_its_good_kernel_kept_among_bad_ones_and_replays_to_the_
     let place = Place::new(&kernels::keeps());
     let endpoint = Endpoint::start(script());
     let out = outcome(asks(&place, &endpoint.url(), &["--speedup", "1.2"])).ok();
-    assert_eq!(place.statuses(), ["base", "reject", "revert", "keep"], "{out}");
+    assert_eq!(place.statuses(), ["base", "error", "revert", "keep"], "{out}");
     assert!(out.contains("agent       openai: test-model at http://127.0.0.1"), "{out}");
 
     // What failed on the way is in the journal with what it cost.
@@ -90,7 +90,7 @@ fn a_model_over_http_has_its_good_kernel_kept_among_bad_ones_and_replays_to_the_
     std::fs::rename(&kept_at, again.root.join("night.jsonl")).unwrap();
     std::fs::remove_file(again.root.join("results.tsv")).unwrap();
     let out = again.run(&["--speedup", "1.2", "--agent", "replay", "night.jsonl"]).ok();
-    assert_eq!(again.statuses(), ["base", "reject", "revert", "keep"], "{out}");
+    assert_eq!(again.statuses(), ["base", "error", "revert", "keep"], "{out}");
 }
 
 #[test]

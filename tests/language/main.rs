@@ -10,6 +10,7 @@ mod kernels;
 mod check;
 mod failures;
 mod fallback;
+mod pace;
 mod place;
 mod pool;
 mod records;
