@@ -162,3 +162,16 @@ pub(super) fn describe(op: &Operation, case: &Case) -> String {
     let input = case.input.as_ref().map_or(String::new(), |name| format!(", input {name}"));
     format!("{} {}{input}", op.label(&case.shape), case.dtype)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_output_that_did_not_change_shows_that_a_result_was_remembered() {
+        let change = Change { tensor: "x".into(), element: 7, before: 0.5, after: -40.0 };
+        assert!(after_change(Some(&change), true).contains("a result was remembered"));
+        assert_eq!(after_change(Some(&change), false), "after element 7 of `x` changed from 0.5000 to -40.0000");
+        assert!(!after_change(None, false).contains("remembered"));
+    }
+}
