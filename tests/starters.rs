@@ -197,6 +197,56 @@ impl Judge {
         assert_eq!(stats.failure(), None, "{place}");
     }
 
+    /// The same with another kernel: the starter's text after these edits.
+    fn edited(mut self, edits: &[(&str, &str)]) -> Self {
+        let mut text = read(&format!("kernels/cpu/{}.c", self.op.name)).unwrap();
+        for (from, to) in edits {
+            assert_eq!(text.matches(from).count(), 1, "{from}");
+            text = text.replace(from, to);
+        }
+        self.kernel = KernelFile::parse(&text).unwrap();
+        self
+    }
+
+    /// Smoke and edges, shrunk until hundreds of them take a second.
+    fn small_cases(&self) -> Vec<Case> {
+        let mut cases: Vec<Case> = Vec::new();
+        for shape in [&self.op.smoke].into_iter().chain(&self.op.edges) {
+            let (shape, _) = self.op.shrink_to(&self.op.complete(shape).unwrap(), 1 << 15, 1 << 12).unwrap();
+            cases.extend(Dtype::ALL.map(|dtype| Case { shape: shape.clone(), dtype, input: None }));
+        }
+        let mut seen = std::collections::HashSet::new();
+        cases.retain(|case| seen.insert(case.clone()));
+        cases
+    }
+
+    /// Judges the case under each seed, as drawn and with one element changed; says which verdicts were rejections.
+    fn rejections(&self, case: &Case, seeds: std::ops::Range<u64>) -> Vec<String> {
+        let (resolution, image) = self.compile(case);
+        let scratch = ScratchBuffer::of(&self.kernel, &resolution);
+        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&self.op, case, &scratch, 1).unwrap();
+        let mut arena = Arena::new(inputs, outputs).unwrap();
+        let mut memory = CaseMemory::place(&mut arena, &self.op, case, &scratch, 1).unwrap();
+        let limits = Limits { executable: Some(env!("CARGO_BIN_EXE_warpsmith").into()), ..Limits::default() };
+        let mut host = Host::start(&[&image], &arena, &limits).unwrap();
+        let mut rejections = Vec::new();
+        for seed in seeds {
+            memory.draw(&mut arena, 0, seed).unwrap();
+            memory.poison(&mut arena, 0, seed);
+            for changed in [false, true] {
+                let change = changed.then(|| memory.change_one(&mut arena, 0, seed));
+                host.launch(&memory.call(0, 0), Duration::from_secs(60)).unwrap_or_else(|fault| panic!("{fault}"));
+                let expected = self.oracle.expected(&case.shape, case.dtype, &arena.inputs(&memory, 0), seed).unwrap();
+                let stats = compare(&self.op, case, &arena.outputs(&memory, 0), &expected).unwrap();
+                if let Some(why) = stats.failure() {
+                    let place = format!("{} {} {}", self.op.name, self.op.label(&case.shape), case.dtype);
+                    rejections.push(format!("{place}, seed {seed}, change {change:?}: {why}"));
+                }
+            }
+        }
+        rejections
+    }
+
     /// All that stages 1, 2, 3 and 5 ask, at sizes that a test has time for.
     fn judge_all(&self) {
         let ordinary = [&self.op.smoke].into_iter().chain(&self.op.sweep).chain(&self.op.edges).chain(&self.op.decode);
@@ -263,6 +313,58 @@ fn the_cross_entropy_starter_is_right_at_every_size_dtype_and_hostile_input() {
 #[test]
 fn the_reduce_starter_is_right_at_every_size_dtype_and_hostile_input() {
     Judge::new("reduce").judge_all();
+}
+
+/// Draws of each small case; STARTER_SEEDS asks for another number of them.
+fn seeds() -> u64 {
+    std::env::var("STARTER_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(24)
+}
+
+#[test]
+fn no_starter_is_rejected_under_any_of_many_seeds() {
+    let (mut judged, mut rejections) = (0, Vec::new());
+    let seeds = seeds();
+    for &name in OPERATIONS {
+        let judge = Judge::new(name);
+        for case in judge.small_cases() {
+            rejections.extend(judge.rejections(&case, 0..seeds));
+            judged += 2 * seeds;
+        }
+    }
+    assert!(rejections.is_empty(), "{} of {judged}: {rejections:#?}", rejections.len());
+    assert!(judged >= 370 * seeds, "{judged}");
+}
+
+#[test]
+fn a_softmax_that_flushes_what_is_below_the_normal_range_is_never_rejected() {
+    let edit = (
+        "*(vec *)(part + j) = exponential(*(const vec *)(part + j) - shift) * share;",
+        "{ const vec p = exponential(*(const vec *)(part + j) - shift);\n\
+           *(vec *)(part + j) = pick(p < 1.17549435e-38f, (vec){0}, p) * share; }",
+    );
+    let judge = Judge::new("softmax").edited(&[edit]);
+    let shape = judge.op.complete(&judge.op.smoke).unwrap();
+    for dtype in Dtype::ALL {
+        let rejections = judge.rejections(&Case { shape: shape.clone(), dtype, input: None }, 0..300);
+        assert!(rejections.is_empty(), "{} of 600: {rejections:#?}", rejections.len());
+    }
+}
+
+#[test]
+fn a_fused_mlp_that_keeps_a_quarter_of_each_hidden_value_in_the_storage_type_is_never_rejected() {
+    let edit = (
+        "to[j] = g / (1.0f + exponential(-g)) * up[i * TILE_N + j];",
+        "const T kept = ws_store(g / (1.0f + exponential(-g)) * up[i * TILE_N + j] * 0.25f);\n\
+                to[j] = ws_load(kept) * 4;",
+    );
+    let judge = Judge::new("fused_mlp").edited(&[edit]);
+    for sizes in [[1, 1, 1], [3, 16, 2], [4, 32, 48]] {
+        let shape = Shape::from([("B", sizes[0]), ("D", sizes[1]), ("H", sizes[2])]);
+        for dtype in Dtype::ALL {
+            let rejections = judge.rejections(&Case { shape: shape.clone(), dtype, input: None }, 0..300);
+            assert!(rejections.is_empty(), "{} of 600: {rejections:#?}", rejections.len());
+        }
+    }
 }
 
 /// GPUs by compute capability, multiprocessors, and bytes of shared memory a block can have: A100, H200, B200.

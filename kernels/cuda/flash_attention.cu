@@ -314,8 +314,10 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             for (int j = 0; j < KEYS; j++) highest = fmaxf(highest, scores[r][j]);
             highest = largest_in_quad(highest);
             /* Where every score so far is -infinity any finite shift will do, and that one would not. */
-            const float shift = highest == MINUS_INFINITY ? 0.0f : highest * log2_scale;
-            const float correction = power_of_two(top[r] * log2_scale - shift);
+            const float shift = highest == MINUS_INFINITY ? 0.0f : __fmul_rn(highest, log2_scale);
+            /* The product is rounded by itself, as `shift` was: fused with the subtraction it would differ from an unchanged
+               shift by its rounding, and every tile would be weighed a little more or less than the one before. */
+            const float correction = power_of_two(__fmul_rn(top[r], log2_scale) - shift);
             top[r] = highest;
             float sum = 0;
 #pragma unroll
@@ -342,7 +344,7 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++)
                 if (column_of(c) < D) to[column_of(c)] = output[r][c];
-            to[D] = top[r] * log2_scale;
+            to[D] = __fmul_rn(top[r], log2_scale);
             to[D + 1] = all;
             continue;
         }

@@ -21,7 +21,7 @@ STAGE_BYTES = "(BM + BN) * K_BYTES"
 RESULTS     = "WARPS_K * BM * (BN + 8) * 4"
 # No tile or slice reaches beyond the matrices, and rows are aligned. Where tiles are small it is asked as the kernel runs:
 # one compilation less.
-PLAIN       = "BM >= 128 && K % BK == 0 && M % BM == 0 && N % BN == 0"
+PLAIN       = "BM >= 64 && K % BK == 0 && M % BM == 0 && N % BN == 0"
 STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows (decoding): all the time goes into reading b
 when = "M <= 16"

@@ -11,7 +11,7 @@ const U32: f64 = 1.0 / (1u64 << 24) as f64;
 pub(super) struct Bounds {
     /// Unit roundoff of the output's type.
     pub u: f64,
-    /// Half its smallest subnormal.
+    /// What a result near zero may lose ([`Dtype::underflow`]).
     pub s: f64,
     /// Its largest finite value.
     pub largest: f64,
@@ -63,7 +63,7 @@ impl Bounds {
         let precision = spec.dtype.stored(dtype).dtype().unwrap_or(dtype);
         let bounds = Self {
             u: precision.roundoff(),
-            s: precision.half_subnormal(),
+            s: precision.underflow(),
             largest: precision.largest(),
             sums: (8.0 + (sum_length as f64).sqrt() / 2.0) * U32,
             row_term: if op.tolerance.row_term && dtype != Dtype::F32 { 6.0 * dtype.roundoff() } else { 0.0 },

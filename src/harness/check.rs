@@ -1,6 +1,6 @@
 //! One case: draw, launch, take the output away, only then ask the oracle, compare everything.
 
-use crate::backend::{Arena, Backend, CaseMemory, Fault, Host};
+use crate::backend::{Arena, Backend, CaseMemory, Change, Fault, Host};
 use crate::evaluation::{CaseResult, ErrorStats, Stage};
 use crate::op::{Case, Operation};
 
@@ -48,27 +48,39 @@ fn examine<B: Backend>(
     // Where the oracle is what takes the time, it is asked about the second launch alone. Hostile inputs stay as they are.
     let macs = op.macs(&case.shape).map_err(JudgeError::from)?;
     let once = macs > trial.bench.backend.case_limits().macs_twice && case.input.is_none();
-    let first = match launch(trial, host, &memory, image)? {
-        Ok(outputs) if !once => judge_output(trial, &memory, &outputs)?,
-        Ok(_) => (ErrorStats::default(), intact(trial, &memory)),
+    let before = match launch(trial, host, &memory, image)? {
+        Ok(outputs) => outputs,
         Err(fault) => return Ok(Err(fault)),
+    };
+    let first = match once {
+        false => judge_output(trial, &memory, &before)?,
+        true => (ErrorStats::default(), intact(trial, &memory)),
     };
     if first.1.is_some() || (*stage != Stage::Smoke && !once) {
         return Ok(Ok(first));
     }
     // One random element changes, nothing is poisoned: a result remembered from the first launch is now wrong (JUDGE, row 4).
-    memory.change_one(&mut trial.arena, 0, seed);
-    let again = match launch(trial, host, &memory, image)? {
-        Ok(outputs) => judge_output(trial, &memory, &outputs)?,
+    let change = memory.change_one(&mut trial.arena, 0, seed);
+    let outputs = match launch(trial, host, &memory, image)? {
+        Ok(outputs) => outputs,
         Err(fault) => return Ok(Err(fault)),
     };
-    Ok(Ok(match again {
-        (errors, Some(why)) if !once => {
-            (errors, Some(format!("{why}, after one input element changed: a result was remembered")))
-        }
-        _ if !once => first,
-        again => again,
+    let (errors, failure) = judge_output(trial, &memory, &outputs)?;
+    let remembered = outputs == before;
+    Ok(Ok(match failure {
+        Some(why) => (errors, Some(format!("{why}, {}", after_change(change.as_ref(), remembered)))),
+        None if once => (errors, None),
+        None => first,
     }))
+}
+
+/// What stands in a verdict about a launch on a changed input. Only an output that did not change shows that it was kept.
+fn after_change(change: Option<&Change>, remembered: bool) -> String {
+    if remembered {
+        return "after one input element changed, and the output is the same as before: a result was remembered".into();
+    }
+    let Some(Change { tensor, element, before, after }) = change else { return "in a second launch".into() };
+    format!("after element {element} of `{tensor}` changed from {before:.4} to {after:.4}")
 }
 
 /// The outputs, taken at once after a launch.
@@ -149,4 +161,17 @@ pub(super) fn settle<B: Backend>(
 pub(super) fn describe(op: &Operation, case: &Case) -> String {
     let input = case.input.as_ref().map_or(String::new(), |name| format!(", input {name}"));
     format!("{} {}{input}", op.label(&case.shape), case.dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_output_that_did_not_change_shows_that_a_result_was_remembered() {
+        let change = Change { tensor: "x".into(), element: 7, before: 0.5, after: -40.0 };
+        assert!(after_change(Some(&change), true).contains("a result was remembered"));
+        assert_eq!(after_change(Some(&change), false), "after element 7 of `x` changed from 0.5000 to -40.0000");
+        assert!(!after_change(None, false).contains("remembered"));
+    }
 }

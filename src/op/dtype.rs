@@ -37,13 +37,14 @@ impl Dtype {
         }
     }
 
-    /// Half the smallest subnormal: what rounding near zero may lose.
+    /// What a result near zero may lose. A half loses half its smallest subnormal, 2^-25: it is rounded from single
+    /// precision, in which its subnormals are normal. The other two have the exponents of single precision, and
+    /// instructions that flush what is below its normal range to zero (`ex2.approx.ftz`) may lose that: 2^-126.
     #[must_use]
-    pub fn half_subnormal(self) -> f64 {
+    pub fn underflow(self) -> f64 {
         match self {
             Self::F16 => 2f64.powi(-25),
-            Self::Bf16 => 2f64.powi(-134),
-            Self::F32 => 2f64.powi(-150),
+            Self::Bf16 | Self::F32 => f64::from(f32::MIN_POSITIVE),
         }
     }
 

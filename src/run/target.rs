@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::agent::{Agent, Brief, Failed, Offer, Proposal};
+use crate::evaluation::{Evaluation, Verdict};
 use crate::op::OpSource;
 use crate::rng::Stream;
 
@@ -111,7 +112,7 @@ impl Run {
                 ..Proposal::default()
             };
             let start = Proposed { base: true, ..self.proposed(index, proposal, Vec::new(), agent) };
-            match self.judge(index, agent, start, None).await? {
+            match self.judge_start(index, agent, start, None).await? {
                 Ok(judged) => self.record(index, agent, judged)?,
                 Err(reason) => return Ok(Some(reason)),
             }
@@ -119,6 +120,28 @@ impl Run {
         let refused = self.state.targets[index].start_us.is_none();
         let why = "the kernel as it is does not pass; `warpsmith log` says where".to_owned();
         Ok(refused.then_some(StopReason::Unjudged { why }))
+    }
+
+    /// The judge's word on a starting point. A rejection ends the target, so it must repeat itself on other inputs.
+    async fn judge_start(
+        &mut self,
+        index: usize,
+        agent: &dyn Agent,
+        start: Proposed,
+        seed: Option<u64>,
+    ) -> Result<Result<Judged, StopReason>, RunError> {
+        let first = match self.judge(index, agent, start.clone(), seed).await? {
+            Ok(judged) if matches!(judged.evaluation.verdict, Verdict::Reject { .. }) => judged.evaluation,
+            answer => return Ok(answer),
+        };
+        let other = Stream::new(first.seed, "once more").bits(0);
+        let second = self.judge(index, agent, start, Some(other)).await?;
+        if let Ok(Judged { evaluation: Evaluation { verdict: Verdict::Base, .. }, .. }) = &second {
+            let op = &self.state.targets[index].op;
+            let why = first.verdict.why();
+            self.trouble(format!("{op}: the kernel as it is was rejected, and passed on other inputs: {why}"));
+        }
+        Ok(second)
     }
 
     /// Judges again what an interruption left undecided, with the same number and seed.
@@ -136,7 +159,12 @@ impl Run {
         }
         self.remind(agent, &proposed.memory);
         proposed.proposal.text = pending.text;
-        match self.judge(index, agent, proposed, Some(pending.seed)).await? {
+        let seed = Some(pending.seed);
+        let answer = match proposed.base {
+            true => self.judge_start(index, agent, proposed, seed).await?,
+            false => self.judge(index, agent, proposed, seed).await?,
+        };
+        match answer {
             Ok(judged) => self.record(index, agent, judged).map(|()| None),
             Err(reason) => Ok(Some(reason)),
         }

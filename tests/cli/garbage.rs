@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use warpsmith::rng::Stream;
 
 use crate::common::{CONFIG, Outcome, Place, RUN, kernels};
 
@@ -138,6 +139,30 @@ fn a_broken_starter_ends_its_target_and_not_the_run() {
     place.write("kernels/cpu/rmsnorm.c", "not a kernel file");
     let said = place.run(&[]).refusal();
     assert!(said.contains("rmsnorm") && said.contains("no front matter"), "{said}");
+}
+
+#[test]
+fn a_starter_that_is_rejected_once_and_passes_on_other_inputs_is_worked_on() {
+    // Half of all seeds find it wrong, in the smallest case.
+    let text = kernels::keeps()
+        .replace("scale = 1 /", "scale = (rows == 4 && cols == 64 && sizeof(T) == 4 && ws_load(x[1]) < 0 ? 2 : 1) /");
+    let place = Place::new(&text);
+    let passes = |seed: u64| {
+        let seed = seed.to_string();
+        let ended = place.warpsmith(&["bench", "--smoke", "kernels/cpu/rmsnorm.c", "--seed", &seed]);
+        assert!(matches!(ended.code, Some(0 | 1)), "{ended:?}");
+        ended.code == Some(0)
+    };
+    let seeds = |run: u64| {
+        let first = Stream::new(run, "experiment").bits(1);
+        (first, Stream::new(first, "once more").bits(0))
+    };
+    let run = (1..60).find(|&run| !passes(seeds(run).0) && passes(seeds(run).1)).unwrap();
+    let run = run.to_string();
+    let out = place.warpsmith(&["run", "model", "--only", "rmsnorm", "--seed", &run, "--max-reverts", "1"]).ok();
+    assert_eq!(place.statuses()[0], "base", "{out}");
+    assert!(out.contains("rejected, and passed on other inputs"), "{out}");
+    assert!(out.contains("outside their bound"), "{out}");
 }
 
 #[test]

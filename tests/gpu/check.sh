@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Checks on a machine with a GPU what cannot be checked without one, and prints one table.
 #
-#   tests/gpu/check.sh                      every step but `model`
+#   tests/gpu/check.sh                      every step but `seeds` and `model`
 #   tests/gpu/check.sh wrong honest         some of them
 #
-# Steps: starters wrong honest speed sanitizer selftest tests model. Run from the repository's root, after
+# Steps: starters wrong honest speed sanitizer selftest tests seeds model. Run from the repository's root, after
 # `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-check).
-# SELFTEST_PAIRS (300) and MODEL (models/llama-7b) are for the steps of these names.
+# SELFTEST_PAIRS (300), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. `seeds` starts SEEDS + 3 benches
+# for each starter; its rows say how long they took. SEED (1) is the first of its seeds.
 # Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
 set -u
 export LC_ALL=C
@@ -17,9 +18,9 @@ out=${OUT:-target/gpu-check}
 steps=${*:-starters wrong honest speed sanitizer selftest tests}
 for step in $steps; do
     case $step in
-        starters | wrong | honest | speed | sanitizer | selftest | tests | model) ;;
+        starters | wrong | honest | speed | sanitizer | selftest | tests | seeds | model) ;;
         *)
-            echo "unknown step $step: starters wrong honest speed sanitizer selftest tests model" >&2
+            echo "unknown step $step: starters wrong honest speed sanitizer selftest tests seeds model" >&2
             exit 2
             ;;
     esac
@@ -232,6 +233,27 @@ tests() {
     timed 600 tests "$newest" --nocapture --test-threads 1
     row "tests of the judge on a GPU" "passed" "$(grep -h '^test result' "$out/tests.out" | cut -c 14-44)" "$took" \
         "$(verdict "$([ "$code" = 0 ] && echo 1)")"
+}
+
+# An honest kernel passes under any seed. The first sentence of each rejection is printed: with its seed it can be repeated.
+seeds() {
+    local count=${SEEDS:-40} first=${SEED:-1} file log seed rejected told began tenths
+    for file in kernels/cuda/*.cu; do
+        log=seeds-$(name "$file")
+        rejected=0
+        began=${EPOCHREALTIME/./}
+        # Stage 1 alone, which takes a second; then three times all stages.
+        for ((seed = first; seed < first + count + 3; seed++)); do
+            if ((seed < first + count)); then told=(--smoke); else told=(); fi
+            bench 300 "$log" "$file" --json --seed "$seed" "${told[@]}"
+            if [ "$code" = 0 ]; then continue; fi
+            rejected=$((rejected + 1))
+            echo "$(name "$file") ${told[*]} --seed $seed: $(seen "$log"): $(grep -m 1 '"why"' "$out/$log.out")"
+        done
+        tenths=$(((${EPOCHREALTIME/./} - began) / 100000))
+        row "seeds $(name "$file"), $count smoke and 3 whole" "none rejected" "$rejected rejected" \
+            "$((tenths / 10)).$((tenths % 10))" "$(verdict "$([ $rejected = 0 ] && echo 1)")"
+    done
 }
 
 model() {

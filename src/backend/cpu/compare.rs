@@ -38,7 +38,7 @@ pub struct ExpectedTensor {
 /// Compares every element of every output with the oracle. `actual` holds the bytes of each output
 /// tensor in the operation's order; `case.shape` is complete. [`ErrorStats::failure`] says whether it passed.
 ///
-/// With u the unit roundoff of the output's type, s half its smallest subnormal, K the length of the
+/// With u the unit roundoff of the output's type, s what it may lose near zero, K the length of the
 /// sums and B = 8 + sqrt(K)/2, an element may be off by `2u|r| + s + B 2^-24 C` (plus 6u times the rms
 /// of its row where the operation says so and the case has 16 bits); the rms error of a tensor by
 /// `(L + u/sqrt(n)) rms(r) + s + B/4 2^-24 rms(C)`, that of a row by the same with 2L.

@@ -76,6 +76,7 @@ struct Context {
     terms: *const *mut f64,
     symbols: *const i64,
     scalars: *const f64,
+    underflow: f64,
 }
 
 type RunItems = unsafe extern "C" fn(*const Context, i64, i64);
@@ -146,6 +147,7 @@ impl Oracle {
         let mut state = State {
             symbols: op.ints(shape)?,
             scalars: op.scalars(shape)?.into_iter().map(f64::from).collect(),
+            underflow: dtype.underflow(),
             inputs: Vec::new(),
             outputs: BTreeMap::new(),
         };
@@ -223,6 +225,7 @@ impl Oracle {
             terms: terms.as_ptr(),
             symbols: state.symbols.as_ptr(),
             scalars: state.scalars.as_ptr(),
+            underflow: state.underflow,
         });
         let function = self.passes[&pass.name];
         drive(&|range| {
@@ -353,6 +356,7 @@ fn scattered(values: Vec<f64>, matrices: &Matrices) -> Vec<f64> {
 struct State {
     symbols: Vec<i64>,
     scalars: Vec<f64>,
+    underflow: f64,
     inputs: Vec<(String, Option<Vec<f64>>)>,
     outputs: BTreeMap<String, Pair>,
 }

@@ -28,9 +28,10 @@ pub(super) fn source(op: &Operation) -> String {
     let mut text = String::from(
         "#include <math.h>\n#include <stdint.h>\n\
          typedef struct { const double *const *inputs; double *const *values; double *const *terms; \
-         const int64_t *symbols; const double *scalars; } ws_context;\n\
+         const int64_t *symbols; const double *scalars; double underflow; } ws_context;\n\
          #define WS_PASS(name) static inline __attribute__((always_inline)) void ws_pass_##name(const ws_context *const ws, const int64_t WS_ITEM)\n\
          #define WS_EACH(j, n) _Pragma(\"GCC ivdep\") for (int64_t j = 0, ws_end_##j = (n); j < ws_end_##j; ++j)\n\
+         #define WS_UNDERFLOW (ws->underflow)\n\
          #define ws_sum(v) ((double)(v))\n\
          #define ws_max(v) ((double)(v))\n\
          #define ws_get(h, i) (ws_values_##h[i])\n\
