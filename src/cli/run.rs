@@ -254,7 +254,7 @@ fn resume(args: &Args, workspace: &Workspace, named: &str) -> anyhow::Result<Rea
     if let Some(reason) = &state.ended {
         bail!("run {run} has ended: {reason}; leave --resume out to start a new one");
     }
-    state.resumed += 1;
+    state.resume();
     Ok(Ready { history, pending, state, worker: None })
 }
 
