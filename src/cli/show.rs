@@ -52,7 +52,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     }
     let evaluation: Evaluation = serde_json::from_value(entry.evaluation)?;
     super::say(&format!("run {run}, experiment {}: {}\n", args.number, entry.subject));
-    super::say(&super::verdict::full(&evaluation));
+    super::say(&super::verdict::of_a_run(&evaluation));
     if args.cases {
         for case in &evaluation.cases {
             let outcome = case.failure.as_deref().unwrap_or("ok");
