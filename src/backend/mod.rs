@@ -124,6 +124,13 @@ pub trait Backend: Sized {
     /// Whether each host is a process of its own. Where it is not, the confirmation of a gain runs in another worker process.
     fn hosts_are_processes(&self) -> bool;
 
+    /// Whether a launch by itself takes longer than one in a row of others, by more than a launch of nothing does: where
+    /// commands reach a device from outside, their way there shows only while nothing else keeps it busy. The parts of a
+    /// model are then timed in rows of one kind.
+    fn times_in_rows(&self) -> bool {
+        false
+    }
+
     /// What is known of the device's present state that bears on times (clock, power cap, throttling), in a line; it is kept
     /// with what was measured.
     fn condition(&self) -> Option<String> {

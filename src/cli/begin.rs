@@ -177,7 +177,7 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
         bail!("run {run} goes on with `{}`; leave --resume out to start a new one", resume_command(&state));
     }
     state.agent = wanted.agent.clone().unwrap_or(state.agent);
-    state.resumed += 1;
+    state.resume();
     let worker = session::worker(device_of(args, workspace, &state)?, false).await?;
     check_same_judge(&state, &worker)?;
     Ok(Ready { history, pending, state, worker })

@@ -30,22 +30,25 @@ pub(super) struct Choice {
     pub(super) device: Device,
     /// Why it is none of the GPUs, where nobody asked for the processor.
     pub(super) note: Option<String>,
+    /// Who else used the device when it was chosen: later, our own worker is one of those who do.
+    company: Option<String>,
 }
 
 impl Choice {
     /// What the user should hear before anything is measured: why no GPU is used, or who else uses it.
     pub(super) fn notes(&self) -> Vec<String> {
-        let company = match self.device {
-            Device::Cuda(number) => crate::backend::cuda::company(number),
-            Device::Cpu => None,
-        };
-        self.note.iter().cloned().chain(company).collect()
+        self.note.iter().chain(&self.company).cloned().collect()
     }
 }
 
 /// The device that command line and settings ask for; where they leave it open, a GPU if there is one.
 pub(super) fn choose(args: DeviceArgs, settings: DeviceSettings) -> anyhow::Result<Choice> {
-    decide(args, settings, &gpus)
+    let choice = decide(args, settings, &gpus)?;
+    let company = match choice.device {
+        Device::Cuda(number) => crate::backend::cuda::company(number),
+        Device::Cpu => None,
+    };
+    Ok(Choice { company, ..choice })
 }
 
 /// The backend of this name, as a run's state has it.
@@ -70,18 +73,18 @@ fn decide(
     let by_number = args.device.map(|_| BackendName::Cuda);
     let index = args.device.or(settings.index);
     match args.backend.or(by_number).or(settings.backend) {
-        Some(BackendName::Cpu) => Ok(Choice { device: Device::Cpu, note: None }),
+        Some(BackendName::Cpu) => Ok(Choice { device: Device::Cpu, note: None, company: None }),
         Some(BackendName::Cuda) => {
             let number = index.unwrap_or(0);
             match gpus().map_err(anyhow::Error::msg)? {
                 0 => bail!("the CUDA driver is here, but there is no GPU"),
                 count if number >= count => bail!("there is no GPU {number}: the driver counts {count}, from 0"),
-                _ => Ok(Choice { device: Device::Cuda(number), note: None }),
+                _ => Ok(Choice { device: Device::Cuda(number), note: None, company: None }),
             }
         }
         None => match gpus() {
             Ok(count) if count > index.unwrap_or(0) => {
-                Ok(Choice { device: Device::Cuda(index.unwrap_or(0)), note: None })
+                Ok(Choice { device: Device::Cuda(index.unwrap_or(0)), note: None, company: None })
             }
             Ok(0) => Ok(on_cpu("the CUDA driver is here, but there is no GPU")),
             Ok(count) => {
@@ -93,7 +96,7 @@ fn decide(
 }
 
 fn on_cpu(why: &str) -> Choice {
-    Choice { device: Device::Cpu, note: Some(format!("{why}; everything runs on the CPU")) }
+    Choice { device: Device::Cpu, note: Some(format!("{why}; everything runs on the CPU")), company: None }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! `warpsmith doctor`: what works here, and what is missing.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::device::{self, Device};
 use super::options::DeviceArgs;
 use super::session;
 use crate::backend::cpu::Compiler;
+use crate::backend::cuda::{Search, Toolkit, driver_version};
 use crate::device::{DeviceCard, Nameplate, nameplate};
 use crate::workspace::{DeviceSettings, Workspace, cache_dir};
 
@@ -36,6 +38,8 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
             super::say(&format!("compiler     {error}"));
         }
     }
+    let (major, minor, patch) = git2::Version::get().libgit2_version();
+    super::say(&format!("git          libgit2 {major}.{minor}.{patch}, built in"));
     for protection in crate::sandbox::protections() {
         let state = if protection.available { "here" } else { "MISSING" };
         super::say(&format!("protection   {:<14} {state}: {}", protection.name, protection.why));
@@ -68,10 +72,30 @@ async fn on_device(args: &Args, settings: DeviceSettings) -> anyhow::Result<()> 
     if let Some(plate) = nameplate(&worker.device().name) {
         super::say(&nameplate_line(plate));
     }
-    if choice.device == Device::Cpu {
-        super::say(&format!("gpu          {}", choice.note.as_deref().unwrap_or("not asked for")));
+    match choice.device {
+        Device::Cpu => super::say(&format!("gpu          {}", choice.note.as_deref().unwrap_or("not asked for"))),
+        Device::Cuda(_) => {
+            let driver = driver_version()?;
+            let toolkit = Search::of_this_machine().find(Some(driver / 1000)).map_err(anyhow::Error::msg)?;
+            super::say(&nvrtc_line(&toolkit, driver));
+        }
     }
     Ok(())
+}
+
+/// The compiler of CUDA kernels, and the newest CUDA that the driver can load the code of (`driver`: 13000 for 13.0).
+fn nvrtc_line(toolkit: &Toolkit, driver: u32) -> String {
+    // The library's own name may have the major version only.
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let version = |path: &Path| name(path).split_once(".so.").map(|(_, version)| version.to_owned());
+    let known = toolkit.builtins.as_deref().and_then(version).or_else(|| version(&toolkit.library));
+    format!(
+        "nvrtc        {} ({}); the driver takes CUDA {}.{}",
+        known.unwrap_or_else(|| "of unknown version".to_owned()),
+        toolkit.library.display(),
+        driver / 1000,
+        driver % 1000 / 10
+    )
 }
 
 /// The vendor's figures, to be held against those measured.
@@ -88,22 +112,45 @@ fn device_lines(card: &DeviceCard) -> String {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let ceilings = &card.ceilings;
     let rates: Vec<String> = ceilings.gflops.iter().map(|(dtype, rate)| format!("{dtype} {rate:.0}")).collect();
+    // A GPU has no vector registers and no third cache.
+    let (core, each) = if card.backend == "cuda" { ("multiprocessors", "multiprocessor") } else { ("cores", "core") };
+    let vectors = if card.vector_bits > 0 { format!(", {} bit vectors", card.vector_bits) } else { String::new() };
+    let l3 = if card.l3_bytes > 0 { format!(", L3 {:.1} MiB", mib(card.l3_bytes)) } else { String::new() };
     format!(
-        "device       {} ({}): {} cores, {} bit vectors\n\
-         caches       L1 {:.0} KiB a core, L2 {:.1} MiB, L3 {:.1} MiB\n\
+        "device       {} ({}): {} {core}{vectors}\n\
+         caches       L1 {:.0} KiB a {each}, L2 {:.1} MiB{l3}\n\
          ceilings     read {:.1} GB/s, write {:.1} GB/s (measured over {:.0} MiB), launch {:.1} µs\n\
          arithmetic   {} GFLOP/s (measured)",
         card.name,
         card.backend,
         card.cores,
-        card.vector_bits,
         card.l1_bytes as f64 / 1024.0,
         mib(card.l2_bytes),
-        mib(card.l3_bytes),
         ceilings.read_gb_s,
         ceilings.write_gb_s,
         mib(card.cold_bytes),
         ceilings.launch_us,
         rates.join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvrtc_is_named_with_the_version_that_is_known() {
+        let toolkit = |library: &str, builtins: Option<&str>| Toolkit {
+            library: library.into(),
+            builtins: builtins.map(Into::into),
+            includes: Vec::new(),
+        };
+        let wheel = toolkit("/n/libnvrtc.so.13", Some("/n/libnvrtc-builtins.so.13.0"));
+        assert_eq!(nvrtc_line(&wheel, 13_000), "nvrtc        13.0 (/n/libnvrtc.so.13); the driver takes CUDA 13.0");
+        let bare = toolkit("/n/libnvrtc.so.12.4.127", None);
+        assert_eq!(
+            nvrtc_line(&bare, 12_080),
+            "nvrtc        12.4.127 (/n/libnvrtc.so.12.4.127); the driver takes CUDA 12.8"
+        );
+    }
 }

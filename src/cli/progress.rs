@@ -103,7 +103,7 @@ impl Watcher for Progress {
                 self.take_state(state);
                 let next = ranking(state);
                 if !next.is_empty() {
-                    self.plain(&format!("next: {next}"));
+                    self.plain(&format!("next, by what the whole could gain: {next}"));
                 }
             }
             RunEvent::Target { target, state } => {
@@ -146,15 +146,17 @@ impl Drop for Progress {
     }
 }
 
+/// `matmul 1.32x at its roof (37 % of the time), fused_mlp 1.23x (49 %)`: the order is that of the first figure.
 fn ranking(state: &RunState) -> String {
     let open = |target: &&TargetState| matches!(target.phase, Phase::Waiting | Phase::Active);
-    let names: Vec<String> = state
-        .targets
-        .iter()
-        .filter(open)
-        .map(|target| format!("{} {:.0} %", target.op, 100.0 * target.share))
-        .collect();
-    names.join(", ")
+    let ranked = state.before.as_ref().map(|profile| profile.ranked_targets(&state.speedups())).unwrap_or_default();
+    let words = |(at, target): (usize, &TargetState)| {
+        let [roof, time] = if at == 0 { [" at its roof", " of the time"] } else { [""; 2] };
+        let known = ranked.iter().find(|known| known.op == target.op);
+        let ceiling = known.map_or(String::new(), |known| format!("{:.2}x{roof} ", known.ceiling));
+        format!("{} {ceiling}({:.0} %{time})", target.op, 100.0 * target.share)
+    };
+    state.targets.iter().filter(open).enumerate().map(words).collect::<Vec<_>>().join(", ")
 }
 
 fn left_line(target: &TargetState, reason: &str) -> String {

@@ -53,7 +53,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let story = super::story::lines(&entry.evaluation);
     let evaluation: Evaluation = serde_json::from_value(entry.evaluation)?;
     super::say(&format!("run {run}, experiment {}: {}\n", args.number, entry.subject));
-    super::say(&super::verdict::full(&evaluation));
+    super::say(&super::verdict::of_a_run(&evaluation));
     story.iter().for_each(|line| super::say(&format!("  {line}")));
     if args.cases {
         for case in &evaluation.cases {

@@ -4,16 +4,28 @@ use std::fmt::Write as _;
 
 use crate::evaluation::{Evaluation, ShapeTiming, Stage, Timing, Verdict};
 
-/// The verdict, the cases by stage, and the times of each shape.
+/// So many lines of a compiler are shown: one or two for each kernel of a file.
+const MOST_REMARKS: usize = 12;
+
+/// The verdict on a kernel outside of any run: the cases by stage, the times of each shape, what the compiler said.
 pub(super) fn full(evaluation: &Evaluation) -> String {
+    told(evaluation, ["a run would keep it", "a run would revert it"])
+}
+
+/// The same of a run's experiment.
+pub(super) fn of_a_run(evaluation: &Evaluation) -> String {
+    told(evaluation, ["the run kept it", "the run reverted it"])
+}
+
+fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
     let mut text = String::new();
     let headline = match &evaluation.verdict {
         Verdict::Base => "correct".to_owned(),
         Verdict::Keep { speedup, .. } => {
-            format!("correct and faster: {:.3}x, at least {:.3}x (a run would keep it)", speedup.ratio, speedup.low)
+            format!("correct and faster: {:.3}x, at least {:.3}x ({kept})", speedup.ratio, speedup.low)
         }
         Verdict::Revert { speedup, why } => {
-            format!("correct, not a gain: {:.3}x; {why} (a run would revert it)", speedup.ratio)
+            format!("correct, not a gain: {:.3}x; {why} ({reverted})", speedup.ratio)
         }
         other => format!("{} at {}: {}", other.status(), other.stage(), other.why()),
     };
@@ -40,6 +52,14 @@ pub(super) fn full(evaluation: &Evaluation) -> String {
         text.push_str(&shapes(evaluation, timing));
         let _ = writeln!(text, "  margin here {:.1} %, {} blocks", 100.0 * timing.margin, timing.blocks);
     }
+    // Registers, spills and occupancy on a GPU; warnings of a C compiler.
+    let remarks: Vec<&str> = evaluation.build_log.lines().filter(|line| !line.trim().is_empty()).collect();
+    for line in remarks.iter().take(MOST_REMARKS) {
+        let _ = writeln!(text, "  {line}");
+    }
+    if remarks.len() > MOST_REMARKS {
+        let _ = writeln!(text, "  and {} lines more; --json has them all", remarks.len() - MOST_REMARKS);
+    }
     let _ = write!(text, "  seed {}, judged in {:.1} s", evaluation.seed, evaluation.wall_s);
     text
 }
@@ -60,4 +80,33 @@ pub(super) fn shapes(evaluation: &Evaluation, timing: &Timing) -> String {
         )
     };
     timing.shapes.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluation::Speedup;
+
+    #[test]
+    fn a_run_did_what_a_bench_would() {
+        let speedup = Speedup { ratio: 0.998, low: 0.987 };
+        let log = |lines: usize| (0..lines).map(|at| format!("k{at}: 40 registers\n")).collect::<String>();
+        let evaluation = |lines| Evaluation {
+            op: "rmsnorm".into(),
+            backend: "cuda".into(),
+            verdict: Verdict::Revert { speedup, why: "slower".into() },
+            cases: Vec::new(),
+            timing: None,
+            vs_user: None,
+            against: None,
+            seed: 1,
+            wall_s: 1.0,
+            build_log: log(lines),
+            stage_s: [].into(),
+        };
+        assert!(full(&evaluation(1)).contains("0.998x; slower (a run would revert it)\n  k0: 40 registers\n  seed 1"));
+        assert!(of_a_run(&evaluation(0)).contains("0.998x; slower (the run reverted it)\n  seed 1"));
+        let long = full(&evaluation(MOST_REMARKS + 3));
+        assert!(long.contains("k11: ") && !long.contains("k12: ") && long.contains("and 3 lines more"), "{long}");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::measure::{go_on, micros};
-use super::{Effort, ForwardError, OutputCheck, Rounds, Timed, bound, compare_outputs, rounds};
+use super::{Effort, ForwardError, OutputCheck, Rounds, Stretch, Timed, bound, compare_outputs, rounds};
 use crate::model::Graph;
 use crate::rng::Stream;
 
@@ -32,11 +32,11 @@ pub trait Contest {
     /// # Errors
     /// A call that failed.
     fn whole(&mut self, side: Side) -> Result<Duration, ForwardError>;
-    /// One pass, call by call.
+    /// One pass in parts, as [`Timed::parts`] has it.
     ///
     /// # Errors
     /// A call that failed.
-    fn parts(&mut self, side: Side) -> Result<Vec<Duration>, ForwardError>;
+    fn parts(&mut self, side: Side) -> Result<Vec<Stretch>, ForwardError>;
     /// One call that does nothing.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Timed for OneSide<'_> {
         self.contest.whole(self.side)
     }
 
-    fn parts(&mut self) -> Result<Vec<Duration>, ForwardError> {
+    fn parts(&mut self) -> Result<Vec<Stretch>, ForwardError> {
         self.contest.parts(self.side)
     }
 

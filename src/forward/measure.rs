@@ -14,16 +14,25 @@ pub trait Timed {
     /// # Errors
     /// A call that failed, by its site.
     fn whole(&mut self) -> Result<Duration, ForwardError>;
-    /// One pass, each call on its own, in the order of the graph's nodes.
+    /// One pass in parts, which together are every node once.
     ///
     /// # Errors
     /// A call that failed, by its site.
-    fn parts(&mut self) -> Result<Vec<Duration>, ForwardError>;
-    /// One call that does nothing: what starting a call costs by itself.
+    fn parts(&mut self) -> Result<Vec<Stretch>, ForwardError>;
+    /// One call that does nothing: what starting one costs, and a row of them.
     ///
     /// # Errors
     /// A process that is gone.
     fn nothing(&mut self) -> Result<Duration, ForwardError>;
+}
+
+/// Calls that were timed together, one start included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stretch {
+    /// The graph's nodes, which do the same at the same sizes where they are several.
+    pub nodes: Vec<usize>,
+    /// The time from the first to the end of the last.
+    pub took: Duration,
 }
 
 /// How long to measure.
@@ -86,9 +95,17 @@ pub fn rounds(model: &mut dyn Timed, effort: &Effort, cancelled: &AtomicBool) ->
     }
     let launch_us = crate::stats::median(&empty).unwrap_or_default();
     let without = |us: f64| (us - launch_us).max(0.0);
+    let by_node = |stretches: Vec<Stretch>| {
+        let mut node_us = vec![0.0; stretches.iter().map(|stretch| stretch.nodes.len()).sum()];
+        for Stretch { nodes, took } in stretches {
+            let each = without(micros(took)) / nodes.len().max(1) as f64;
+            nodes.into_iter().for_each(|node| node_us[node] = each);
+        }
+        node_us
+    };
     Ok(Rounds {
         whole_us: whole.into_iter().map(without).collect(),
-        node_us: parts.into_iter().map(|round| round.into_iter().map(|t| without(micros(t))).collect()).collect(),
+        node_us: parts.into_iter().map(by_node).collect(),
         launch_us,
         notes: Vec::new(),
     })
@@ -172,9 +189,10 @@ mod tests {
         fn whole(&mut self) -> Result<Duration, ForwardError> {
             self.say('w', 105)
         }
-        fn parts(&mut self) -> Result<Vec<Duration>, ForwardError> {
+        fn parts(&mut self) -> Result<Vec<Stretch>, ForwardError> {
             self.say('p', 0)?;
-            Ok([35, 75, 2].map(Duration::from_micros).to_vec())
+            let stretch = |nodes: &[usize], us| Stretch { nodes: nodes.to_vec(), took: Duration::from_micros(us) };
+            Ok(vec![stretch(&[0], 35), stretch(&[1, 3], 75), stretch(&[2], 2)])
         }
         fn nothing(&mut self) -> Result<Duration, ForwardError> {
             self.say('.', 5)
@@ -190,11 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_a_start_is_taken_off_once_for_a_pass_and_once_for_each_part() {
+    fn the_cost_of_a_start_is_taken_off_once_for_a_pass_and_once_for_each_stretch_of_calls() {
         let rounds = rounds(&mut Fake::default(), &Effort { budget: Duration::ZERO, least: 2, most: 2 }, &GO).unwrap();
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(near(rounds.launch_us, 5.0) && near(rounds.whole(), 100.0));
-        assert!(near(rounds.sum(&[0]), 30.0) && near(rounds.sum(&[0, 1]), 100.0));
+        assert!(near(rounds.sum(&[0]), 30.0) && near(rounds.sum(&[0, 1, 3]), 100.0));
+        // Calls that were timed together share their time.
+        assert!(near(rounds.sum(&[1]), 35.0) && near(rounds.sum(&[3]), 35.0));
         // What is shorter than a start reads as nothing, not as less.
         assert_eq!(rounds.sum(&[2]), 0.0);
     }

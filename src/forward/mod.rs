@@ -21,7 +21,7 @@ use crate::kernel::KernelError;
 use crate::model::ModelError;
 use crate::op::OpError;
 pub use contest::{Block, Comparison, Contest, Sessions, Side, compare, compare_times};
-pub use measure::{Effort, Rounds, Timed, rounds};
+pub use measure::{Effort, Rounds, Stretch, Timed, rounds};
 pub use output::{OutputCheck, bound, compare_outputs};
 pub use run::{Forward, Recipe};
 pub use task::{CompareTask, Depth, MeasureTask, ModelTask, contest, measure};

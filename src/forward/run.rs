@@ -9,7 +9,7 @@ use super::checkpoint::Checkpoint;
 use super::glue;
 use super::place::{Memory, place};
 use super::units::{self, KernelSet, Resolved, Unit, UnitCall};
-use super::{Contest, ForwardError, Side, Timed, weights};
+use super::{Contest, ForwardError, Side, Stretch, Timed, weights};
 use crate::backend::{Arena, Backend, Call, Fault, Host, Span, Step};
 use crate::kernel::ScratchInit;
 use crate::model::{Graph, Kind, Node, Work};
@@ -50,6 +50,8 @@ struct Set<B: Backend> {
     images: Vec<B::Image>,
     /// Each node's call.
     calls: Vec<Call>,
+    /// The nodes that are timed together.
+    stretches: Vec<Vec<usize>>,
     host: B::Host,
 }
 
@@ -101,7 +103,11 @@ impl<'b, B: Backend> Forward<'b, B> {
             let calls = calls.expect("`resolve` gives a call to every operation");
             let images: Vec<B::Image> = glue.iter().map(|(_, image)| image.clone()).chain(own).collect();
             let host = start(backend, &images, &memory.arena)?;
-            sets.push(Set { images, calls, host });
+            let stretches = match backend.times_in_rows() {
+                true => alike(&calls, glue.len()),
+                false => (0..calls.len()).map(|node| vec![node]).collect(),
+            };
+            sets.push(Set { images, calls, stretches, host });
         }
         let nothing = glue_call(index(&glue, Step::Nothing), vec![], vec![]);
         Ok(Self {
@@ -135,27 +141,37 @@ impl<'b, B: Backend> Forward<'b, B> {
         host.run(calls, PATIENCE).map_err(|fault| ForwardError::Call { site: "the whole pass".to_owned(), fault })
     }
 
-    /// One pass, call by call; the time of each node, starts included.
+    /// One pass, call by call; where the backend times in rows ([`Backend::times_in_rows`]), the calls of one kind one
+    /// after the other, which leaves other values in the activations than a pass does.
     ///
     /// # Errors
-    /// A call that did not end well, by its site.
-    pub fn run_timed(&mut self, set: usize) -> Result<Vec<Duration>, ForwardError> {
-        let Set { host, calls, .. } = &mut self.sets[set];
-        let failed = |site: &String| {
-            let site = site.clone();
-            move |fault: Fault| ForwardError::Call { site, fault }
+    /// A call that did not end well, by its site (the first of a row).
+    pub fn run_timed(&mut self, set: usize) -> Result<Vec<Stretch>, ForwardError> {
+        let Set { host, calls, stretches, .. } = &mut self.sets[set];
+        let in_rows = self.backend.times_in_rows();
+        let mut timed = |nodes: &Vec<usize>| {
+            let took = match nodes.as_slice() {
+                &[node] if !in_rows => host.launch(&calls[node], PATIENCE),
+                row => host.run(&row.iter().map(|node| calls[*node].clone()).collect::<Vec<_>>(), PATIENCE),
+            };
+            let site = || nodes.first().map_or_else(String::new, |node| self.sites[*node].clone());
+            let took = took.map_err(|fault: Fault| ForwardError::Call { site: site(), fault })?;
+            Ok(Stretch { nodes: nodes.clone(), took })
         };
-        calls.iter().zip(&self.sites).map(|(call, site)| host.launch(call, PATIENCE).map_err(failed(site))).collect()
+        stretches.iter().map(&mut timed).collect()
     }
 
-    /// A call that does nothing.
+    /// A call that does nothing, timed as the parts of a pass are.
     ///
     /// # Errors
     /// A process that is gone.
     pub fn run_nothing(&mut self, set: usize) -> Result<Duration, ForwardError> {
         let host = &mut self.sets[set].host;
-        let failed = |fault| ForwardError::Call { site: "an empty call".to_owned(), fault };
-        host.launch(&self.nothing, PATIENCE).map_err(failed)
+        let took = match self.backend.times_in_rows() {
+            true => host.run(std::slice::from_ref(&self.nothing), PATIENCE),
+            false => host.launch(&self.nothing, PATIENCE),
+        };
+        took.map_err(|fault| ForwardError::Call { site: "an empty call".to_owned(), fault })
     }
 
     /// What the model said in the last pass.
@@ -192,6 +208,24 @@ impl<'b, B: Backend> Forward<'b, B> {
 fn start<B: Backend>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
     let images: Vec<&B::Image> = images.iter().collect();
     Ok(backend.host(&images, arena, false)?)
+}
+
+/// The nodes whose calls do the same at the same sizes, in order of first appearance, those of the first `glue` images
+/// last: adding to the residual stream again and again makes it grow, and operations should not be timed on that.
+fn alike(calls: &[Call], glue: usize) -> Vec<Vec<usize>> {
+    let mut rows: Vec<Vec<usize>> = Vec::new();
+    for (node, call) in calls.iter().enumerate() {
+        let same = |row: &&mut Vec<usize>| {
+            let first = &calls[row[0]];
+            first.image == call.image && first.ints == call.ints
+        };
+        match rows.iter_mut().find(same) {
+            Some(row) => row.push(node),
+            None => rows.push(vec![node]),
+        }
+    }
+    rows.sort_by_key(|row| calls[row[0]].image < glue);
+    rows
 }
 
 /// Where a step's image stands: the glue's come first.
@@ -245,7 +279,7 @@ impl<B: Backend> Timed for Forward<'_, B> {
         self.run(0)
     }
 
-    fn parts(&mut self) -> Result<Vec<Duration>, ForwardError> {
+    fn parts(&mut self) -> Result<Vec<Stretch>, ForwardError> {
         self.run_timed(0)
     }
 
@@ -264,7 +298,7 @@ impl<B: Backend> Contest for Forward<'_, B> {
         self.run(side as usize)
     }
 
-    fn parts(&mut self, side: Side) -> Result<Vec<Duration>, ForwardError> {
+    fn parts(&mut self, side: Side) -> Result<Vec<Stretch>, ForwardError> {
         self.run_timed(side as usize)
     }
 
@@ -276,5 +310,18 @@ impl<B: Backend> Contest for Forward<'_, B> {
         self.poison();
         self.run(side as usize)?;
         Ok(Self::output(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_of_one_image_at_one_size_and_the_glue_comes_last() {
+        let call = |image, sizes: &[i64]| glue_call(image, Vec::new(), sizes.to_vec());
+        let calls = [call(0, &[1]), call(3, &[8]), call(2, &[8]), call(0, &[1]), call(3, &[8]), call(3, &[9])];
+        assert_eq!(alike(&calls, 2), [vec![1, 4], vec![2], vec![5], vec![0, 3]]);
+        assert!(alike(&[], 2).is_empty());
     }
 }

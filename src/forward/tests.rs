@@ -49,9 +49,9 @@ impl Contest for Fake {
         self.clock += self.drift;
         Ok(Duration::from_secs_f64(self.whole_us[side as usize] * self.clock * 1e-6))
     }
-    fn parts(&mut self, side: Side) -> Result<Vec<Duration>, ForwardError> {
+    fn parts(&mut self, side: Side) -> Result<Vec<Stretch>, ForwardError> {
         self.step('p')?;
-        Ok(vec![Duration::from_secs_f64(self.whole_us[side as usize] * 1e-6)])
+        Ok(vec![Stretch { nodes: vec![0], took: Duration::from_secs_f64(self.whole_us[side as usize] * 1e-6) }])
     }
     fn nothing(&mut self, _: Side) -> Result<Duration, ForwardError> {
         self.step('.')?;

@@ -351,7 +351,8 @@ fn shape_logs(blocks: &[Block], shape: usize) -> Vec<f64> {
 
 /// `d` for people: `+1.2 %`.
 fn percent(d: f64) -> String {
-    format!("{:+.1} %", d.exp_m1() * 100.0)
+    // Rounded first: what rounds to nothing has no sign.
+    format!("{:+.1} %", (d.exp_m1() * 1000.0).round() / 10.0 + 0.0)
 }
 
 #[cfg(test)]

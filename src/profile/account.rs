@@ -1,4 +1,4 @@
-//! How the calls of a pass, timed one by one, add up against the pass timed as one.
+//! How the calls of a pass, timed apart, add up against the pass timed as one.
 
 /// What the times of a pass are shares of, and what is left over.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,9 +13,8 @@ pub struct Account {
 
 /// The account of a pass of `whole_us` whose parts take `parts_us` together, each timed by itself.
 ///
-/// A call that is timed by itself has a beginning and an end of its own. In a pass these overlap with its neighbours', on a GPU
-/// above all: parts can then take longer than the whole, and that by about as much for a short call as for a long one. Shares
-/// of the larger figure never add up to more than one.
+/// What is timed by itself has a beginning and an end of its own, which in a pass overlap with its neighbours': parts can then
+/// take longer than the whole. Shares of the larger figure never add up to more than one.
 #[must_use]
 pub fn account(whole_us: f64, parts_us: f64) -> Account {
     Account {
@@ -35,7 +34,7 @@ impl Account {
         let whole_us = self.base_us - self.overlap_us;
         (self.overlap_us > MOST_OVERLAP * whole_us).then(|| {
             format!(
-                "timed one by one, the calls take {:.0} % longer than in the pass, {:.1} µs each: shares are of their sum, and those of calls that are not much longer than that are overstated",
+                "timed apart, calls take {:.0} % longer than in the pass, {:.1} µs each; shares are of their sum",
                 100.0 * self.overlap_us / whole_us.max(f64::MIN_POSITIVE),
                 self.overlap_us / calls.max(1) as f64
             )

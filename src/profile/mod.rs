@@ -41,7 +41,7 @@ pub struct Profile {
     pub rounds: usize,
     /// A whole pass, timed as one.
     pub whole_us: f64,
-    /// The calls of a pass, timed one by one, together.
+    /// The calls of a pass, timed apart, together.
     pub parts_us: f64,
     /// What the parts do not explain: `whole - parts`, or 0 where the parts take longer.
     pub other_us: f64,

@@ -79,7 +79,7 @@ pub fn aggregate<E>(
     let mut notes = [&graph.notes[..], &rounds.notes[..]].concat();
     if other_share > MOST_OTHER {
         notes.push(format!(
-            "the parts do not explain {:.0} % of the pass: the machine was busy, or calls are too short to time one by one",
+            "the parts do not explain {:.0} % of the pass: the machine was busy, or calls are too short to time",
             other_share * 100.0
         ));
     }

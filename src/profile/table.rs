@@ -21,7 +21,7 @@ const HEADINGS: [(&str, bool); 11] = [
 const SHAPE: usize = 2;
 
 impl Profile {
-    /// Two lines about the pass, the Amdahl table, what the parts do not explain, and the notes.
+    /// Three lines about the pass, the Amdahl table, what the parts do not explain, and the notes.
     ///
     /// `roof, bound` is how much of the row's roofline it reaches (above 100 % where a cache still held what the
     /// roofline counts as read from memory), and which ceiling that is. The last three columns are the end-to-end
@@ -59,7 +59,10 @@ impl Profile {
     fn summary(&self) -> String {
         let whole = milliseconds(self.whole_us);
         let rounds = self.rounds;
-        format!("one pass {whole} ms over {rounds} rounds; right: the whole's speedup with a row at 1.5x, 2x, its roof")
+        format!(
+            "one pass takes {whole} ms ({rounds} rounds)\n\
+             last columns: how much faster the pass gets when that row alone runs at 1.5x, at 2x, at its roof"
+        )
     }
 }
 
@@ -115,13 +118,26 @@ fn layout(lines: &[[String; 11]]) -> Vec<String> {
     let rest = text - widths[SHAPE] + gap.len() * gaps;
     widths[SHAPE] = widths[SHAPE].min(WIDTH.saturating_sub(rest).max(HEADINGS[SHAPE].0.len()));
     let pad = |(at, cell): (usize, &String)| {
-        let (width, cell) = (widths[at], shorten(cell, widths[at]));
+        let (width, cell) = (widths[at], if at == SHAPE { short_shape(cell, widths[at]) } else { cell.clone() });
         if HEADINGS[at].1 { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
     };
     lines
         .iter()
         .map(|line| line.iter().enumerate().map(pad).collect::<Vec<_>>().join(gap).trim_end().to_owned())
         .collect()
+}
+
+/// The sizes whole and of each word behind them the beginning, so that rows that differ in a word still look different.
+fn short_shape(text: &str, width: usize) -> String {
+    let mut words = text.split(' ');
+    let sizes = words.next().unwrap_or_default();
+    let words: Vec<&str> = words.collect();
+    let room = width.saturating_sub(sizes.chars().count()) / words.len().max(1);
+    if text.chars().count() <= width || room < 3 {
+        return shorten(text, width);
+    }
+    let short = words.into_iter().map(|word| shorten(word, room - 1));
+    std::iter::once(sizes.to_owned()).chain(short).collect::<Vec<_>>().join(" ")
 }
 
 fn shorten(text: &str, width: usize) -> String {
@@ -146,4 +162,21 @@ fn percent(share: f64) -> String {
 fn millions(count: u64) -> String {
     let millions = count as f64 / 1e6;
     if millions >= 1000.0 { format!("{:.2}G", millions / 1e3) } else { format!("{millions:.1}M") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_that_differ_in_a_word_look_different_when_they_are_short() {
+        let short = ["128x768x768 trans_b has_bias", "128x768x768 trans_b", "128x768x768 has_bias"]
+            .map(|shape| short_shape(shape, 21));
+        assert_eq!(short, ["128x768x768 tra… has…", "128x768x768 trans_b", "128x768x768 has_bias"]);
+        assert_eq!(short_shape("1x12x128x128x64 causal bshd", 21), "1x12x128x128x64 c… b…");
+        assert_eq!(short_shape("65536x4096x65536x131072 causal bshd", 21), "65536x4096x65536x131…");
+        for width in 1..40 {
+            assert!(short_shape("128x768x768 trans_b has_bias", width).chars().count() <= width, "{width}");
+        }
+    }
 }

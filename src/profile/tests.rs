@@ -238,7 +238,8 @@ fn the_table_reads_well() {
     let table = aggregate(&graph, &rounds, &card(), &sizes).unwrap().table();
     insta::assert_snapshot!(table, @r"
     tiny-llama · 4 layers, 15.8M weights · 1x128 tokens · f32 · two cores
-    one pass 151.0 ms over 3 rounds; right: the whole's speedup with a row at 1.5x, 2x, its roof
+    one pass takes 151.0 ms (3 rounds)
+    last columns: how much faster the pass gets when that row alone runs at 1.5x, at 2x, at its roof
 
      # operation        shape          calls    ms share  cum. roof, bound   1.5x    2x at roof
      1 matmul           128x512x512        8 48.00 31.8% 31.8%  11% compute 1.12x 1.19x   1.39x

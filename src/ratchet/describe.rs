@@ -73,11 +73,15 @@ pub fn body(evaluation: &Evaluation) -> String {
     lines.join("\n")
 }
 
-/// What the ledger says of an experiment: what was tried, and why it was not kept.
+/// What the ledger says of an experiment: what was tried, whether its sums may differ between runs (`order_free`), and why
+/// it was not kept.
 #[must_use]
-pub fn ledger_description(description: &str, evaluation: &Evaluation) -> String {
+pub fn ledger_description(description: &str, evaluation: &Evaluation, order_free: bool) -> String {
     let why = evaluation.verdict.why();
     let mut said = one_line(description);
+    if order_free {
+        said.push_str("; order-free");
+    }
     if !why.is_empty() {
         said.push_str(&format!("; {}", one_line(why)));
     }
@@ -127,15 +131,16 @@ mod tests {
     #[test]
     fn the_ledger_names_the_library_that_the_user_has() {
         let mut base = evaluation(Verdict::Base);
-        assert_eq!(ledger_description("as it is", &base), "as it is");
+        assert_eq!(ledger_description("as it is", &base, false), "as it is");
+        assert_eq!(ledger_description("as it is", &base, true), "as it is; order-free");
         base.against = Some("cuBLAS".into());
-        assert_eq!(ledger_description("as it is", &base), "as it is; vs_user is against cuBLAS");
+        assert_eq!(ledger_description("as it is", &base, false), "as it is; vs_user is against cuBLAS");
     }
 
     #[test]
     fn text_from_outside_stays_on_one_line() {
         let reject = evaluation(Verdict::Reject { stage: Stage::Sweep, why: "wrong\nat\t3".into() });
-        assert_eq!(ledger_description("a\r\nb", &reject), "a b; wrong at 3");
+        assert_eq!(ledger_description("a\r\nb", &reject, false), "a b; wrong at 3");
         assert_eq!(subject("rmsnorm", "x\ny", &reject), "rmsnorm: x y (reject)");
         assert_eq!(one_line(&"é".repeat(500)).chars().count(), 200);
     }

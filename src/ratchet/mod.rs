@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::evaluation::{Evaluation, Stage, Verdict};
 use crate::harness::{EvaluationTask, Precision, Progress};
 use crate::history::{Entry, History, HistoryError, Pending, Row};
+use crate::kernel::KernelFile;
 use crate::op::{OpSource, TargetShape};
 use crate::worker::protocol::Ask;
 use crate::worker::{Client, WorkerError};
@@ -209,6 +210,7 @@ impl Ratchet {
         let json = |value: serde_json::Result<Value>| value.map_err(|error| RatchetError::State(error.to_string()));
         let timing = evaluation.timing.as_ref();
         let speedup = evaluation.verdict.speedup();
+        let order_free = KernelFile::parse(&experiment.text).is_ok_and(|kernel| kernel.front.order_free);
         self.history.record(Entry {
             number: experiment.number,
             path: experiment.file.clone(),
@@ -229,7 +231,7 @@ impl Ratchet {
                 op: evaluation.op.clone(),
                 backend: evaluation.backend.clone(),
                 technique: one_line(&experiment.technique),
-                description: ledger_description(&experiment.description, evaluation),
+                description: ledger_description(&experiment.description, evaluation, order_free),
                 // Filled in where the candidate's commit is known.
                 ..Row::default()
             },

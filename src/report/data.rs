@@ -31,12 +31,16 @@ pub struct RunReport {
     pub ended: Option<String>,
     /// Times it was interrupted and resumed.
     pub resumed: u32,
+    /// The experiments at which it was resumed, where they were written down.
+    pub resumed_at: Vec<u64>,
     /// What went wrong and was survived: the experiment at hand, and a sentence.
     pub troubles: Vec<(u64, String)>,
     /// The whole model before and after.
     pub whole: Whole,
     /// The model's parts, most time before first.
     pub parts: Vec<PartReport>,
+    /// How the parts' times after were come by, in a sentence.
+    pub after_words: String,
     /// The targets in the order they were worked on; those never begun last.
     pub targets: Vec<TargetReport>,
     /// The device's measured ceilings.
@@ -97,7 +101,7 @@ pub struct PartReport {
     pub roofline_us: Option<f64>,
     /// Its kernel's speedup against what the user has, timed alone, where one was kept.
     pub vs_user: Option<f64>,
-    /// The same timed in its place in the model, where that was measured: then `after_us` follows from it.
+    /// The same timed in its place in the model, where that was measured.
     pub in_place: Option<f64>,
 }
 

@@ -1,6 +1,7 @@
 //! Figures for people: few digits, the right unit, a dash where there is nothing.
 
 use super::data::sound;
+use super::summary::places;
 
 /// What stands where nothing was measured.
 pub(super) const NOTHING: &str = "–";
@@ -12,6 +13,14 @@ pub(super) fn times(ratio: f64) -> String {
         Some(ratio) if ratio >= 99.95 => format!("{ratio:.0}×"),
         Some(ratio) if ratio >= 9.995 => format!("{ratio:.1}×"),
         Some(ratio) => format!("{ratio:.2}×"),
+    }
+}
+
+/// A ratio of whole passes, in which a small gain counts: `1.024×`, else as [`times`].
+pub(super) fn fine_times(ratio: f64) -> String {
+    match sound(ratio) {
+        Some(ratio) if places(ratio) > 2 => format!("{ratio:.3}×"),
+        _ => times(ratio),
     }
 }
 
@@ -123,6 +132,7 @@ mod tests {
     #[test]
     fn figures_have_three_digits_and_a_unit() {
         assert_eq!([times(1.374), times(9.996), times(140.2)], ["1.37×", "10.0×", "140×"]);
+        assert_eq!([fine_times(1.374), fine_times(1.0216), fine_times(f64::NAN)], ["1.37×", "1.022×", NOTHING]);
         assert_eq!(
             [time(0.0), time(8.312), time(831.2), time(999.7)],
             ["0.00 µs", "8.31 µs", "831 µs", "1.00 ms"].map(nbsp)

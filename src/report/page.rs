@@ -3,8 +3,9 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{self, Room};
-use super::data::{Outcome, RunReport, TargetReport};
-use super::figures::{NOTHING, counted, legal, maybe_time, maybe_times, share, shell_word, span, time, times};
+use super::data::{Measured, Outcome, RunReport, TargetReport, sound};
+use super::figures::{NOTHING, counted, fine_times, legal, maybe_time, maybe_times, share, shell_word, span, time};
+use super::summary::places;
 use super::{an_hour, spell};
 
 /// The page's file name.
@@ -129,11 +130,12 @@ impl RunReport {
         let model = self.model_name();
         let kept = self.count(Outcome::Keep) > 0;
         let whole = &self.whole;
+        let predicted = || whole.predicted.map_or_else(|| NOTHING.to_owned(), fine_times);
         match (&whole.measured, self.ended.is_some()) {
             _ if self.outputs_differ() => format!("{model}: the outputs differ"),
-            (Some(measured), _) => format!("{model} is {} as fast", times(measured.ratio)),
-            (None, false) if kept => format!("{model}: {} predicted so far", maybe_times(whole.predicted)),
-            (None, true) if kept => format!("{model}: {} predicted", maybe_times(whole.predicted)),
+            (Some(measured), _) => format!("{model} is {} as fast", fine_times(measured.ratio)),
+            (None, false) if kept => format!("{model}: {} predicted so far", predicted()),
+            (None, true) if kept => format!("{model}: {} predicted", predicted()),
             (None, false) => format!("{model}: nothing kept so far"),
             (None, true) => format!("{model}: nothing was faster than what you have"),
         }
@@ -141,6 +143,7 @@ impl RunReport {
 
     fn head(&self) -> Markup {
         let whole = &self.whole;
+        let predicted = whole.predicted.map_or_else(|| NOTHING.to_owned(), fine_times);
         let waiting = if self.ended.is_some() { "nothing to compare" } else { "when the run ends" };
         html! {
             header {
@@ -157,11 +160,11 @@ impl RunReport {
                 }
                 dl.tiles {
                     @match &whole.measured {
-                        Some(measured) => (tile("Measured", &times(measured.ratio), &interval(measured.interval))),
+                        Some(measured) => (tile("Measured", &fine_times(measured.ratio), &interval(measured))),
                         None => (tile("Measured", NOTHING, waiting)),
                     }
-                    (tile("Predicted", &maybe_times(whole.predicted), "by Amdahl’s law, from the targets"))
-                    (tile("One pass", &self.pass_now(), &format!("was {}", maybe_time(self.pass_before()))))
+                    (tile("Predicted", &predicted, "by Amdahl’s law, from the targets"))
+                    (tile("One pass", &self.pass_now(), &self.pass_beside()))
                     (tile("Experiments", &self.tries().count().to_string(), &self.pace()))
                     (tile("Time", &spell(self.spent), &format!("device busy {}", share(self.busy))))
                     @match &whole.outputs {
@@ -194,6 +197,17 @@ impl RunReport {
         maybe_time(self.whole.measured.map(|measured| measured.passes_us.1).or_else(predicted))
     }
 
+    /// What a pass was, and which of the two ways to time it both figures are of.
+    fn pass_beside(&self) -> String {
+        let Some(before) = self.pass_before() else { return "it was not profiled".to_owned() };
+        let was = time(before);
+        match (&self.whole.measured, self.whole.predicted) {
+            (Some(_), _) => format!("was {was}, both in fresh processes"),
+            (None, Some(_)) => format!("predicted; was {was} in the profile"),
+            (None, None) => format!("was {was} in the profile"),
+        }
+    }
+
     /// What must not be overlooked.
     fn alerts(&self) -> Markup {
         let outputs = self.whole.outputs.as_ref();
@@ -216,7 +230,8 @@ impl RunReport {
         html! {
             "Each mark is an experiment, at its speedup over the target’s starting point; what is slower than 0.2× stands at "
             "the lower edge. The line is the best there was; where there is room, what was kept bears its technique and its "
-            "gain over the kernel before it. "
+            "gain over the kernel before it. Numbers above are the targets’, as in the table below; a target that was never "
+            "timed has no line. "
             @if timed > 0 {
                 (counted(timed, "experiment was", "experiments were")) " timed against an incumbent; "
                 "the others were starting points, not correct, or did not come that far."
@@ -280,6 +295,7 @@ impl RunReport {
                     h2 { "Interruptions and trouble" }
                     @if self.resumed > 0 {
                         p { "The run was interrupted and resumed " (counted(self.resumed as usize, "time", "times"))
+                            @if !self.resumed_at.is_empty() { ", " (self.resumed_where()) }
                             "; an experiment that was cut short was judged again with the same text and seed." }
                     }
                     @if !self.troubles.is_empty() {
@@ -291,6 +307,16 @@ impl RunReport {
                     }
                 }
             }
+        }
+    }
+
+    /// `at experiment 14`, `at experiments 14, 14 and 90`.
+    fn resumed_where(&self) -> String {
+        let numbers: Vec<String> = self.resumed_at.iter().map(u64::to_string).collect();
+        match numbers.split_last() {
+            Some((last, [])) => format!("at experiment {last}"),
+            Some((last, rest)) => format!("at experiments {} and {last}", rest.join(", ")),
+            None => String::new(),
         }
     }
 
@@ -363,10 +389,14 @@ fn tile(name: &str, figure: &str, beside: &str) -> Markup {
     }
 }
 
-/// The 95 % interval, in words.
-pub(super) fn interval(interval: Option<(f64, f64)>) -> String {
-    match interval {
-        Some((low, high)) => format!("{} to {} (95 %)", times(low), times(high)),
+/// The 95 % interval of the ratio, with as many digits as that has, in words.
+pub(super) fn interval(measured: &Measured) -> String {
+    let digits = places(measured.ratio);
+    match measured.interval {
+        Some((low, high)) if sound(low).and(sound(high)).is_some() => {
+            format!("{low:.digits$}× to {high:.digits$}× (95 %)")
+        }
+        Some(_) => format!("{NOTHING} (95 %)"),
         None => "too few passes for an interval".to_owned(),
     }
 }

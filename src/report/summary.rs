@@ -84,7 +84,7 @@ impl std::fmt::Display for Summary {
         writeln!(
             f,
             "  {:<18} {:>6} {:>20} {:>8} {:>6}  {:>4} {:>6} {:>6}  stopped because",
-            "target", "share", "start -> now", "speedup", "roof", "kept", "revert", "reject"
+            "target", "share", "start -> now", "vs yours", "roof", "kept", "revert", "reject"
         )?;
         for target in &self.targets {
             let times = target.times_us.map_or_else(
@@ -110,13 +110,14 @@ impl std::fmt::Display for Summary {
         writeln!(f)?;
         write!(
             f,
-            "  model {} -> {} predicted ({:.2}x)",
+            "  model {} -> {} predicted ({})",
             milliseconds(model.before_us),
             milliseconds(model.before_us / model.predicted),
-            model.predicted
+            fine_times(model.predicted)
         )?;
         if let Some((ratio, low, high)) = model.measured {
-            write!(f, ", measured {ratio:.2}x ({low:.2} to {high:.2})")?;
+            let digits = places(ratio);
+            write!(f, ", measured {ratio:.digits$}x ({low:.digits$} to {high:.digits$})")?;
         }
         writeln!(f)?;
         if let Some(outputs) = &model.outputs {
@@ -124,6 +125,17 @@ impl std::fmt::Display for Summary {
         }
         Ok(())
     }
+}
+
+/// Places behind the point of a speedup: near 1, two would hide it.
+pub(super) fn places(ratio: f64) -> usize {
+    if (0.9..1.1).contains(&ratio) { 3 } else { 2 }
+}
+
+/// A speedup for people: `2.31x`, `1.024x`.
+#[must_use]
+pub fn fine_times(ratio: f64) -> String {
+    format!("{ratio:.*}x", places(ratio))
 }
 
 /// µs as milliseconds for people: `12.40 ms`, `0.031 ms`.
@@ -184,11 +196,18 @@ mod tests {
             "41 %",
             "(limit 2x)",
             "measured 1.44x (1.43 to 1.46)",
+            "vs yours",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         let alone = Summary { model: None, ..summary }.to_string();
         assert!(alone.contains("12.40 ms -> 6.20 ms") && !alone.contains("predicted"), "{alone}");
+    }
+
+    #[test]
+    fn a_small_gain_has_three_places() {
+        let told = [1.0, 0.994, 1.0216, 1.0999, 1.1, 0.89, 2.314].map(fine_times);
+        assert_eq!(told, ["1.000x", "0.994x", "1.022x", "1.100x", "1.10x", "0.89x", "2.31x"]);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use super::chart::part_ink;
+use super::chart::{is_placed, part_ink};
 use super::data::{PartKind, PartReport, RunReport, TargetReport, sound};
-use super::figures::{NOTHING, maybe_times, percent, rate, share, time};
+use super::figures::{NOTHING, fine_times, maybe_times, percent, rate, share, time};
 use super::page::{Chart, sentence};
 
 impl RunReport {
@@ -27,7 +27,7 @@ impl RunReport {
                 p { "The model was not profiled." }
             } @else {
                 @if let Some(chart) = chart {
-                    (chart.figure(&html! { "The parts of one pass, timed one by one, before and after, on one scale." }))
+                    (chart.figure(&html! { "The parts of one pass as the profile timed them, and as they are after, on one scale." }))
                 }
                 div.scroll {
                     table.numbers {
@@ -52,14 +52,18 @@ impl RunReport {
                         }
                         tfoot { tr {
                             th { "together" } td {} td { (time(before)) } td {} td { (time(after)) } td {}
-                            td { (maybe_times(sound(before / after))) } td {} td {}
+                            td { (sound(before / after).map_or_else(|| NOTHING.to_owned(), fine_times)) } td {} td {}
                         } }
                     }
                 }
                 p.small {
                     "“vs. yours” is the kernel timed alone against what you have today; “in place” is the same within the model, where "
-                    "caches and clocks are what they are there. Where it was measured, “after” follows from it; else from “vs. yours”. "
-                    "Steps in grey are no operation’s, and stay as they are. "
+                    "caches and clocks are what they are there. Steps in grey are no operation’s, and stay as they are. "
+                    @if self.whole.measured.is_some() {
+                        "“before” is from the profile at the start; the pass above was timed again at the end, both sides in "
+                        "fresh processes, and differs from the profile’s by what processes differ. "
+                    }
+                    (sentence(&self.after_words)) " "
                     @for note in &self.notes { (sentence(note)) " " }
                 }
             }
@@ -73,7 +77,9 @@ impl RunReport {
                 (chart.figure(&html! {
                     "Rings are starting points, discs what there is now, both over all calls of a pass. The black line is what reading memory and "
                     "arithmetic allow, the grey one what writing does, all measured on this device. A target above the "
-                    "slope found its data in a cache."
+                    "slope found its data in a cache. "
+                    @let missing = self.unplaced();
+                    @if !missing.is_empty() { "Not shown, for want of a time or of formulae: " (missing) "." }
                 }))
             }
             @match &self.ceilings {
@@ -91,6 +97,14 @@ impl RunReport {
                 p { "No target has been timed yet." }
             }
         }
+    }
+}
+
+impl RunReport {
+    /// The targets that were begun and have no place in the roofline.
+    fn unplaced(&self) -> String {
+        let missing = self.targets.iter().filter(|target| target.begun && !is_placed(target));
+        missing.map(|target| target.op.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
 

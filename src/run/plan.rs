@@ -107,6 +107,7 @@ fn begun(
         ceilings: Some(device.ceilings.clone()),
         troubles: Vec::new(),
         resumed: 0,
+        resumed_at: Vec::new(),
         ended: None,
         verified: None,
     }

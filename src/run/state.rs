@@ -66,6 +66,9 @@ pub struct RunState {
     pub troubles: Vec<Trouble>,
     /// Times the run was interrupted and resumed.
     pub resumed: u32,
+    /// The experiment that each resumption went on with, oldest first.
+    #[serde(default)]
+    pub resumed_at: Vec<u64>,
     /// Why the run ended, once it has.
     pub ended: Option<StopReason>,
     /// The whole model before and after, once the run has ended.
@@ -224,6 +227,14 @@ impl RunState {
     pub fn note(&mut self, what: String) {
         if self.troubles.len() < MOST_TROUBLES {
             self.troubles.push(Trouble { experiment: self.next_experiment, what });
+        }
+    }
+
+    /// Goes on after an interruption.
+    pub fn resume(&mut self) {
+        self.resumed += 1;
+        if self.resumed_at.len() < MOST_TROUBLES {
+            self.resumed_at.push(self.next_experiment);
         }
     }
 

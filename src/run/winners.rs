@@ -1,6 +1,6 @@
 //! What of a run goes into the user's branch, and the words of that commit.
 
-use crate::report::milliseconds;
+use crate::report::{fine_times, milliseconds};
 
 use super::{RunState, TargetState};
 
@@ -16,6 +16,12 @@ impl RunState {
     /// The targets whose kernel was improved and still does not beat what the user has (a library, on a GPU).
     pub fn not_installed(&self) -> impl Iterator<Item = &TargetState> {
         self.targets.iter().filter(|target| target.kept > 0 && target.vs_user() <= 1.0)
+    }
+
+    /// The targets whose kernel beats what the user has (a library, on a GPU) as it stood at the start: the model was measured
+    /// with these too, and there is nothing to bring.
+    pub fn fast_from_the_start(&self) -> impl Iterator<Item = &TargetState> {
+        self.targets.iter().filter(|target| target.kept == 0 && target.vs_user() > 1.0)
     }
 
     /// The message of the commit with these winners: what became faster, by how much, measured where and by which run.
@@ -52,12 +58,18 @@ impl RunState {
         let said = match (&self.verified, self.predicted()) {
             (Some(report), _) => {
                 let outputs = if report.output.wrong.is_none() { "outputs agree" } else { "OUTPUTS DIFFER" };
-                format!("The whole model: {:.2}x measured, {outputs}.", report.measured.median)
+                format!("The whole model: {} measured, {outputs}.", fine_times(report.measured.median))
             }
-            (None, Some((_, ratio))) => format!("The whole model: {ratio:.2}x predicted."),
+            (None, Some((_, ratio))) => format!("The whole model: {} predicted.", fine_times(ratio)),
             (None, None) => return Vec::new(),
         };
-        vec![String::new(), said]
+        let mut lines = vec![String::new(), said];
+        // What the figure counts and the commit does not bring.
+        lines.extend(self.fast_from_the_start().map(|target| {
+            let than = target.against.as_deref().unwrap_or("what was there before");
+            format!("It counts {} as it was, {:.2}x {than}: {}", target.op, target.vs_user(), target.file)
+        }));
+        lines
     }
 }
 
@@ -105,6 +117,7 @@ mod tests {
             targets,
             in_model: None,
             resumed: 0,
+            resumed_at: Vec::new(),
             ceilings: None,
             troubles: Vec::new(),
             ended: None,
@@ -139,6 +152,32 @@ mod tests {
         - flash_attention: 1.33x what was there before, 3.18 ms -> 2.50 ms a pass
           kernels/cpu/flash_attention.c
         ");
+    }
+
+    #[test]
+    fn the_message_names_what_the_models_figure_counts_and_the_commit_does_not_bring() {
+        let starter = TargetState { against: Some("cuBLAS".into()), ..target("fused_mlp", 0, Some(1.06)) };
+        let mut state = state(vec![target("rmsnorm", 2, Some(1.12)), starter, target("matmul", 0, Some(0.6))]);
+        let files = ["kernels/cpu/rmsnorm.c".to_owned()];
+        assert!(!state.winners_message(&files).contains("fused_mlp"), "without a figure there is nothing to explain");
+        state.verified = Some(report());
+        let message = state.winners_message(&files);
+        let tail: Vec<&str> = message.lines().rev().take(2).collect();
+        assert_eq!(tail[0], "It counts fused_mlp as it was, 1.06x cuBLAS: kernels/cpu/fused_mlp.c");
+        assert_eq!(tail[1], "The whole model: 1.021x measured, outputs agree.");
+        assert!(!message.contains("matmul"), "{message}");
+    }
+
+    fn report() -> crate::verify::Report {
+        let json = serde_json::json!({
+            "model": "tiny", "device": "two cores", "parts": [], "notes": [],
+            "pass": {"phase": "prefill", "batch": 1, "seq": 128, "dtype": "f32", "layers": null},
+            "output": {"bound": 2e-4, "rms_relative": 1e-7, "same_token": 1, "positions": 1, "wrong": null},
+            "measured": {"median": 1.021, "low": null, "high": null, "before_us": 1.0, "after_us": 1.0, "passes": 0,
+                "sessions": []},
+            "predicted": 1.0, "from_parts": 1.0,
+        });
+        serde_json::from_value(json).unwrap()
     }
 
     #[test]

@@ -246,9 +246,8 @@ impl Diagnosis {
     /// The table and the finding, at most 100 columns wide but for what went wrong.
     #[must_use]
     pub fn text(&self) -> String {
-        let Pass { batch, seq, dtype, .. } = &self.pass;
         let mut lines = vec![
-            format!("{} · {batch}x{seq} tokens · {dtype} · {}", self.model, self.device),
+            format!("{} · {} · {} · {}", self.model, self.pass.label(), self.pass.dtype, self.device),
             "each kernel alone in the model as it was, and the model with all of them but that one".to_owned(),
             String::new(),
             format!(

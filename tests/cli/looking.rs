@@ -116,6 +116,7 @@ fn the_doctor_says_what_works_here() {
     for part in [
         "warpsmith  ",
         "compiler  ",
+        "git  ",
         "protection  ",
         "workspace  ",
         "cache  ",

@@ -90,6 +90,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         targets: worked_on.iter().chain(&others).cloned().collect(),
         in_model: None,
         resumed: 0,
+        resumed_at: Vec::new(),
         ceilings: None,
         troubles: Vec::new(),
         ended: None,

@@ -115,7 +115,7 @@ fn a_run_that_was_killed_has_a_page_that_says_how_to_go_on() {
     command.env("WARPSMITH_FAILPOINT", "pending:2");
     assert_eq!(crate::common::outcome(command).code, None);
     let resumed = page(&place);
-    for part in ["resumed 1 time;", "<td class=\"number\">1</td>", "the kernel as it is"] {
+    for part in ["resumed 1 time, at experiment 1;", "<td class=\"number\">1</td>", "the kernel as it is"] {
         assert!(resumed.contains(part), "{part} is missing in\n{resumed}");
     }
     assert!(!resumed.contains("<td class=\"number\">2</td>"), "{resumed}");

@@ -64,10 +64,14 @@ pub fn company(ordinal: u32) -> Option<String> {
     let gauged = Gauge::open(&facts.uuid)?.read();
     let others = gauged.others.map_or(0, |others| others.len());
     let busy = gauged.busy_percent.unwrap_or(0);
-    (others > 0 || busy >= BUSY_PERCENT).then(|| {
-        let processes = if others == 1 { "process" } else { "processes" };
-        format!("{} is used by {others} other {processes} ({busy} % busy): times will be less certain", facts.name)
-    })
+    let by = match others {
+        0 if busy < BUSY_PERCENT => return None,
+        // Processes of other containers are seen by their work only.
+        0 => "by something else".to_owned(),
+        1 => "by 1 other process".to_owned(),
+        _ => format!("by {others} other processes"),
+    };
+    Some(format!("{} is used {by} ({busy} % busy): times will be less certain", facts.name))
 }
 
 impl Cuda {
@@ -213,6 +217,10 @@ impl Backend for Cuda {
 
     fn hosts_are_processes(&self) -> bool {
         false
+    }
+
+    fn times_in_rows(&self) -> bool {
+        true
     }
 
     fn is_lost(&self) -> bool {

@@ -29,7 +29,7 @@ pub struct Gauged {
     /// Whether that is heat or the hardware's own protection: a measurement is then worth repeating. The power cap is not:
     /// large products run under it as a matter of course.
     pub slowed: bool,
-    /// Other processes that have a context on it.
+    /// Other processes that have a context on it, our own family left out.
     pub others: Option<Vec<u32>>,
     /// Share of the last second in which something ran, %.
     pub busy_percent: Option<u32>,
@@ -59,7 +59,6 @@ impl Gauge {
     pub fn read(&self) -> Gauged {
         let Ok(device) = self.nvml.device_by_uuid(self.uuid.as_str()) else { return Gauged::default() };
         let throttle = device.current_throttle_reasons().ok();
-        let own = std::process::id();
         Gauged {
             clock_mhz: device.clock_info(Clock::SM).ok(),
             memory_clock_mhz: device.clock_info(Clock::Memory).ok(),
@@ -71,7 +70,7 @@ impl Gauge {
             others: device
                 .running_compute_processes()
                 .ok()
-                .map(|all| all.into_iter().map(|process| process.pid).filter(|pid| *pid != own).collect()),
+                .map(|all| all.into_iter().map(|process| process.pid).filter(|pid| !is_ours(*pid)).collect()),
             busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
         }
     }
@@ -91,6 +90,26 @@ impl Gauged {
         parts.extend((others > 0).then(|| format!("{others} other processes on it")));
         (!parts.is_empty()).then(|| parts.join(", "))
     }
+}
+
+/// Whether the process is this one, one that it descends from, or one that descends from it.
+fn is_ours(pid: u32) -> bool {
+    let own = std::process::id();
+    pid == own || ancestors(pid, &parent).contains(&own) || ancestors(own, &parent).contains(&pid)
+}
+
+/// A process's parent, its parent, and so on.
+fn ancestors(pid: u32, parent: &dyn Fn(u32) -> Option<u32>) -> Vec<u32> {
+    // A process that ends meanwhile may have its number given to another, so that the way could lead in a circle.
+    const MOST: usize = 64;
+    std::iter::successors(parent(pid), |pid| parent(*pid)).take(MOST).collect()
+}
+
+/// The parent as the system tells it: the second field after the name, which stands in brackets and may hold any character.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    (parent > 1).then_some(parent)
 }
 
 fn watts(milliwatts: u32) -> f64 {
@@ -116,6 +135,19 @@ mod tests {
         assert_eq!(words(ThrottleReasons::SW_POWER_CAP | ThrottleReasons::GPU_IDLE), ["power cap"]);
         assert!(!slowed(ThrottleReasons::SW_POWER_CAP));
         assert!(slowed(ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN));
+    }
+
+    #[test]
+    fn our_own_family_is_no_company() {
+        let own = std::process::id();
+        assert!(is_ours(own) && parent(own).is_none_or(is_ours) && !is_ours(u32::MAX));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        assert!(is_ours(child.id()));
+        child.kill().expect("it runs");
+        child.wait().expect("it ran");
+        // 5 → 4 → 3, and a circle ends.
+        assert_eq!(ancestors(5, &|pid| (pid > 3).then(|| pid - 1)), [4, 3]);
+        assert_eq!(ancestors(5, &|pid| Some(pid)).len(), 64);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where the model's time goes, before and after, as two bars on the same scale.
 
 use super::super::data::{PartKind, PartReport};
-use super::super::figures::{share, shorten, time};
+use super::super::figures::{share, time};
 use super::{Align, Room, SMALL, TEXT, draw, ink, part_ink, text_width};
 
 /// The bars; none where nothing took any time.
@@ -32,14 +32,11 @@ pub(in crate::report) fn amdahl(parts: &[PartReport], room: Room, title: &str) -
                 sheet.rect((x, top), (x + long - hair, top + bar), fill);
                 let percent = share(us / whole);
                 let most = long - 12.0;
-                let letter = text_width(&part.name, SMALL) / part.name.chars().count().max(1) as f64;
-                if most > (6.0 * letter).min(text_width(&part.name, SMALL)) && most > text_width(&percent, SMALL) {
-                    let name = if text_width(&part.name, SMALL) <= most {
-                        part.name.clone()
-                    } else {
-                        shorten(&part.name, (most / letter) as usize)
-                    };
-                    sheet.text(&name, (x + 6.0, top + 13.0), Align::Left, SMALL, ink::TEXT);
+                if most > text_width(&percent, SMALL) {
+                    // Where the name has no room the swatch in the table says whose colour it is.
+                    if text_width(&part.name, SMALL) <= most {
+                        sheet.text(&part.name, (x + 6.0, top + 13.0), Align::Left, SMALL, ink::TEXT);
+                    }
                     sheet.text(&percent, (x + 6.0, top + 29.0), Align::Left, SMALL, ink::TEXT);
                 }
                 x += long;

@@ -14,7 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 pub(super) use amdahl::amdahl;
 pub(super) use ink::{Ink, dark_rules, part_ink, swatch_rules};
 pub(super) use progress::{Lane, progress};
-pub(super) use roofline::roofline;
+pub(super) use roofline::{is_placed, roofline};
 
 use super::figures::legal;
 

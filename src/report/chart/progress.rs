@@ -115,9 +115,12 @@ fn point_size(count: usize, room: Room) -> f64 {
     }
 }
 
-/// The running best from the first experiment of a target to its last.
+/// The running best from the first experiment of a target to its last; nothing where none was timed.
 fn staircase(steps: &[Step<'_>], x: &Axis, y: &Axis) -> Vec<Point> {
     let mut path: Vec<Point> = Vec::new();
+    if steps.iter().all(|step| step.over_start.is_none()) {
+        return path;
+    }
     let mut best = 1.0;
     for step in steps {
         let across = x.at(step.tried.number as f64);
@@ -145,14 +148,8 @@ fn heads(sheet: &Sheet<'_>, lanes: &[(usize, &str, Vec<Step<'_>>)], x: &Axis, (t
         }
         let whole = format!("{place} {op}");
         let room = to - from - 6.0;
-        let letter = text_width(&whole, SMALL) / whole.chars().count() as f64;
-        let head = if text_width(&whole, SMALL) <= room {
-            whole
-        } else if room > 9.0 * letter {
-            shorten(&whole, (room / letter) as usize)
-        } else {
-            place.to_string()
-        };
+        // A part of a name says less than the number, by which the page's table has all of it.
+        let head = if text_width(&whole, SMALL) <= room { whole } else { place.to_string() };
         sheet.text(&head, (f64::midpoint(from, to), top - 9.0), Align::Centre, SMALL, ink::TEXT);
     }
 }

@@ -29,6 +29,11 @@ fn spot(target: &TargetReport) -> Option<Spot<'_>> {
     })
 }
 
+/// Whether a target has a place in the chart.
+pub(in crate::report) fn is_placed(target: &TargetReport) -> bool {
+    spot(target).is_some()
+}
+
 /// The chart; none without ceilings, or where no target has its place.
 pub(in crate::report) fn roofline(
     ceilings: &CeilingLines,

@@ -64,9 +64,17 @@ extern "C" __global__ void split(const T *x, T *q, T *k, T *v, int64_t rows, int
 }
 
 extern "C" __global__ void copy_rows(const T *x, T *y, int64_t rows, int64_t width, int64_t from, int64_t to, int64_t offset) {
-    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
-        for (int64_t column = threadIdx.x; column < width; column += blockDim.x)
-            y[offset + row * to + column] = x[row * from + column];
+    constexpr int64_t LANES = 16 / sizeof(T);
+    const int64_t first = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = gridDim.x * (int64_t)blockDim.x;
+    if (width % LANES == 0 && from % LANES == 0 && to % LANES == 0 && offset % LANES == 0) {
+        const int64_t packs = width / LANES;
+        for (int64_t i = first; i < rows * packs; i += step) {
+            const int64_t row = i / packs, column = i % packs;
+            ((pack *)(y + offset + row * to))[column] = ((const pack *)(x + row * from))[column];
+        }
+        return;
+    }
+    for (int64_t i = first; i < rows * width; i += step) y[offset + i / width * to + i % width] = x[i / width * from + i % width];
 }
 
 extern "C" __global__ void nothing() {}

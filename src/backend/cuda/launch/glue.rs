@@ -40,12 +40,16 @@ pub(super) fn launch(
     let arguments = ints.iter().fold(arguments, |all, int| all.long(*int));
     let most = i64::from(gpu.facts().multiprocessors) * 16;
     let blocks = match step {
-        Step::Embedding | Step::AddedEmbedding | Step::Split | Step::CopyRows => ints.first().copied().unwrap_or(1),
-        // Each thread takes 16 bytes at a time.
-        Step::Add | Step::Gelu | Step::GeluTanh | Step::Tanh => {
-            ints.first().copied().unwrap_or(1) / i64::from(THREADS) / 8 + 1
-        }
+        Step::Embedding | Step::AddedEmbedding | Step::Split => ints.first().copied().unwrap_or(1),
+        Step::Add | Step::Gelu | Step::GeluTanh | Step::Tanh => blocks_of(ints.first().copied().unwrap_or(1)),
+        // Rows and their width.
+        Step::CopyRows => blocks_of(ints.iter().take(2).product()),
         Step::Nothing => 1,
     };
     gpu.launch(function, &Geometry::linear(blocks.clamp(1, most) as u32, THREADS), &arguments)
+}
+
+/// Blocks for so many elements, of which each thread takes 16 bytes at a time.
+fn blocks_of(elements: i64) -> i64 {
+    elements / i64::from(THREADS) / 8 + 1
 }
