@@ -10,6 +10,7 @@ pub mod forward;
 pub mod harness;
 pub mod history;
 pub mod kernel;
+pub mod mcp;
 pub mod model;
 pub mod op;
 pub mod profile;

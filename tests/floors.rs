@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// From the top floor to the ground; rooms on one line are neighbours and do not import each other.
 const FLOORS: &[&[&str]] = &[
     &["cli"],
-    &["watch"],
+    &["mcp", "watch"],
     &["run"],
     &["report"],
     &["ratchet"],

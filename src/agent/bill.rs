@@ -42,3 +42,17 @@ impl Bill {
         self.wall_s += other.wall_s;
     }
 }
+
+/// Tokens, cost and time, as `3 requests, 12000 tokens in, 900 out, $0.03, 41 s`.
+impl std::fmt::Display for Bill {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.requests, if self.requests == 1 { "request" } else { "requests" })?;
+        if self.tokens() > 0 {
+            write!(f, ", {} tokens in, {} out", self.tokens_in, self.tokens_out)?;
+        }
+        if self.cost_usd > 0.0 {
+            write!(f, ", ${:.2}", self.cost_usd)?;
+        }
+        write!(f, ", {:.0} s", self.wall_s)
+    }
+}

@@ -6,6 +6,7 @@ mod brief;
 pub mod change;
 mod choice;
 pub mod command;
+pub mod language;
 mod offer;
 mod outside;
 pub mod prompt;

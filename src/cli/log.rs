@@ -48,6 +48,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         super::say(entry.row.trim_end());
         if args.wide {
             wide(&entry.evaluation)?;
+            super::story::lines(&entry.evaluation).iter().for_each(|line| super::say(&format!("      {line}")));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,8 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
+mod agent;
 mod apply;
+mod begin;
 mod bench;
 mod completions;
 mod device;
@@ -9,6 +11,7 @@ mod error;
 mod init;
 mod lines;
 mod log;
+mod mcp;
 mod notify;
 mod ops;
 mod options;
@@ -23,6 +26,7 @@ mod show;
 mod speed;
 mod spinner;
 mod status;
+mod story;
 mod verdict;
 mod verify;
 mod watch;
@@ -49,10 +53,11 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Profile(profile::Args),
     Bench(bench::Args),
     Watch(watch::Args),
+    Mcp(mcp::Args),
     Verify(verify::Args),
     Status(status::Args),
     Log(log::Args),
@@ -75,10 +80,11 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Run(args) => run::main(args),
+        Command::Run(args) => run::main(*args),
         Command::Profile(args) => profile::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Watch(args) => watch::main(args),
+        Command::Mcp(args) => mcp::main(args),
         Command::Verify(args) => verify::main(args),
         Command::Status(args) => status::main(args),
         Command::Log(args) => log::main(args),

@@ -54,6 +54,14 @@ pub(super) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> an
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?.block_on(future)
 }
 
+/// The same for what reads standard input: a reading that is under way is not waited for.
+pub(super) fn block_on_beside_input<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    result
+}
+
 /// Whether [`interruptible`] was interrupted.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 

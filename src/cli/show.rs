@@ -50,9 +50,11 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         super::say(&serde_json::to_string_pretty(&entry.evaluation)?);
         return Ok(ExitCode::SUCCESS);
     }
+    let story = super::story::lines(&entry.evaluation);
     let evaluation: Evaluation = serde_json::from_value(entry.evaluation)?;
     super::say(&format!("run {run}, experiment {}: {}\n", args.number, entry.subject));
     super::say(&super::verdict::of_a_run(&evaluation));
+    story.iter().for_each(|line| super::say(&format!("  {line}")));
     if args.cases {
         for case in &evaluation.cases {
             let outcome = case.failure.as_deref().unwrap_or("ok");

@@ -38,7 +38,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     if state.ended.is_none() {
         super::say(&match archive.writer()? {
             Some(holder) => format!("{holder} is at work here"),
-            None => format!("go on with   warpsmith run {} --resume {run}", state.model),
+            None => format!("go on with   {}", super::begin::resume_command(&state)),
         });
     }
     Ok(ExitCode::SUCCESS)

@@ -19,6 +19,8 @@ pub struct RunReport {
     pub backend: String,
     /// Who proposed.
     pub agent: String,
+    /// What the agent used, where it used anything.
+    pub used: Option<String>,
     /// Local times of the first and the last verdict, as in the ledger (`2026-02-14T03:12:45`).
     pub span: Option<[String; 2]>,
     /// Wall time spent, interruptions left out.

@@ -19,4 +19,4 @@ pub use data::{
     TimingReport, Try, Whole, sound,
 };
 pub use page::{PAGE_FILE, Rendered};
-pub use summary::{ModelSummary, Summary, TargetSummary, fine_times, milliseconds, spell};
+pub use summary::{ModelSummary, Summary, TargetSummary, an_hour, fine_times, milliseconds, spell};

@@ -5,8 +5,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::chart::{self, Room};
 use super::data::{Measured, Outcome, RunReport, TargetReport, sound};
 use super::figures::{NOTHING, counted, fine_times, legal, maybe_time, maybe_times, share, shell_word, span, time};
-use super::spell;
 use super::summary::places;
+use super::{an_hour, spell};
 
 /// The page's file name.
 pub const PAGE_FILE: &str = "index.html";
@@ -165,7 +165,7 @@ impl RunReport {
                     }
                     (tile("Predicted", &predicted, "by Amdahl’s law, from the targets"))
                     (tile("One pass", &self.pass_now(), &self.pass_beside()))
-                    (tile("Experiments", &self.tries().count().to_string(), &format!("{} kept", self.count(Outcome::Keep))))
+                    (tile("Experiments", &self.tries().count().to_string(), &self.pace()))
                     (tile("Time", &spell(self.spent), &format!("device busy {}", share(self.busy))))
                     @match &whole.outputs {
                         Some(outputs) => (tile("Outputs", if outputs.agree { "agree" } else { "differ" }, "before against after")),
@@ -187,6 +187,11 @@ impl RunReport {
     }
 
     /// A pass now, measured or predicted.
+    fn pace(&self) -> String {
+        let tries = self.tries().count() as u64;
+        format!("{} kept, {:.0} an hour", self.count(Outcome::Keep), an_hour(tries, self.spent))
+    }
+
     fn pass_now(&self) -> String {
         let predicted = || Some(self.whole.before_us? / self.whole.predicted?);
         maybe_time(self.whole.measured.map(|measured| measured.passes_us.1).or_else(predicted))
@@ -356,7 +361,7 @@ impl RunReport {
                 }
                 footer {
                     "Written by Warpsmith " (env!("CARGO_PKG_VERSION")) " from the journal of run " (run)
-                    ". Agent " (self.agent) ", seed " (self.seed) "."
+                    ". Agent " (self.agent) @if let Some(used) = &self.used { " (" (used) ")" } ", seed " (self.seed) "."
                 }
             }
         }

@@ -68,6 +68,7 @@ pub(super) fn bare(targets: Vec<TargetReport>) -> RunReport {
         device: "a processor".to_owned(),
         backend: "cpu".to_owned(),
         agent: "tuner".to_owned(),
+        used: None,
         span: None,
         spent: Duration::ZERO,
         busy: 0.0,

@@ -13,6 +13,8 @@ pub struct Summary {
     pub spent: Duration,
     /// Share of the time in which the device was at work (0 to 1).
     pub busy: f64,
+    /// What the agent used, where it used anything.
+    pub agent: Option<String>,
     /// Why it ended.
     pub ended: String,
     /// Each target, in the order they were worked on.
@@ -57,17 +59,27 @@ pub struct ModelSummary {
     pub outputs: Option<String>,
 }
 
+/// Experiments an hour.
+#[must_use]
+pub fn an_hour(experiments: u64, spent: Duration) -> f64 {
+    if spent.is_zero() { 0.0 } else { experiments as f64 * 3600.0 / spent.as_secs_f64() }
+}
+
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "run {}: {} experiments in {}, device busy {:.0} %; ended because {}",
+            "run {}: {} experiments in {} ({:.0}/h), device busy {:.0} %; ended because {}",
             self.run,
             self.experiments,
             spell(self.spent),
+            an_hour(self.experiments, self.spent),
             100.0 * self.busy,
             self.ended
         )?;
+        if let Some(agent) = &self.agent {
+            writeln!(f, "agent {agent}")?;
+        }
         writeln!(f)?;
         writeln!(
             f,
@@ -156,6 +168,7 @@ mod tests {
             experiments: 14,
             spent: Duration::from_secs(3 * 60 + 7),
             busy: 0.71,
+            agent: None,
             ended: "no targets left".into(),
             targets: vec![TargetSummary {
                 op: "matmul".into(),

@@ -1,5 +1,7 @@
 //! A run driven from outside, a proposal at a time: the judging and the record are the same.
 
+use tokio_util::sync::CancellationToken;
+
 use crate::agent::{Agent, Outside, Proposal};
 use crate::evaluation::Evaluation;
 
@@ -47,6 +49,23 @@ impl Run {
         let evaluation = judged.evaluation.clone();
         self.record(index, agent, judged)?;
         Ok(evaluation)
+    }
+
+    /// Lets `cancel` take back what is judged from now on.
+    pub fn cancel_with(&mut self, cancel: CancellationToken) {
+        self.cancel = cancel;
+    }
+
+    /// Forgets an experiment that was begun and has no verdict: whoever proposed it wants none any more.
+    ///
+    /// # Errors
+    /// The file system.
+    pub fn withdraw(&mut self) -> Result<(), RunError> {
+        let undecided = self.ratchet.take_pending().map(|pending| pending.path);
+        match undecided.or_else(|| self.state.active().map(|target| target.file.clone())) {
+            Some(file) => Ok(self.ratchet.withdraw(&file)?),
+            None => Ok(()),
+        }
     }
 
     /// Writes down where the run is, so that it can be gone on with.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::agent::{Agent, Brief, Failed, Offer, Proposal};
 use crate::op::OpSource;
 use crate::rng::Stream;
@@ -23,9 +25,7 @@ impl Run {
         self.watcher.on(&RunEvent::Target { target: &self.state.targets[index], state: &self.state });
         let mut agent = (self.make_agent)(&self.seat(index))?;
         let memory = self.state.targets[index].memory.clone();
-        if !memory.is_null() {
-            agent.restore(&memory)?;
-        }
+        self.remind(agent.as_mut(), &memory);
         let mut parked = Parked::new();
         let reason = self.improve(index, agent.as_mut(), &mut parked).await?;
         // What nobody will mend any more has failed as it was judged.
@@ -134,11 +134,20 @@ impl Run {
             // It belonged to a target that has since been left; its number is used again.
             return Ok(None);
         }
-        agent.restore(&proposed.memory)?;
+        self.remind(agent, &proposed.memory);
         proposed.proposal.text = pending.text;
         match self.judge(index, agent, proposed, Some(pending.seed)).await? {
             Ok(judged) => self.record(index, agent, judged).map(|()| None),
             Err(reason) => Ok(Some(reason)),
+        }
+    }
+
+    /// Gives an agent its memory back. One that cannot read it, as when a run goes on with another agent, begins afresh.
+    fn remind(&mut self, agent: &mut dyn Agent, memory: &Value) {
+        if !memory.is_null()
+            && let Err(error) = agent.restore(memory)
+        {
+            self.trouble(format!("agent {} begins afresh: {error}", agent.name()));
         }
     }
 

@@ -17,6 +17,8 @@ pub struct Settings {
     pub device: DeviceSettings,
     /// The built-in tuner.
     pub tuner: TunerSettings,
+    /// What tokens cost; these rows come before the program's own.
+    pub prices: Vec<PriceSettings>,
 }
 
 /// `[run]`: the stop rules, and what the model is profiled with.
@@ -92,6 +94,21 @@ impl BackendName {
     }
 }
 
+/// A row of `[[prices]]`: what a language model's tokens cost.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PriceSettings {
+    /// The model's name at the endpoint.
+    pub name: String,
+    /// US dollars for a million tokens read.
+    pub input: f64,
+    /// US dollars for a million tokens written.
+    pub output: f64,
+    /// Tokens that fit into its context.
+    #[serde(default)]
+    pub context: Option<usize>,
+}
+
 /// `[tuner]`: has no keys so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,6 +131,11 @@ impl Settings {
         if run.max_reverts == 0 {
             return Err("[run] max_reverts = 0: must be at least 1".to_owned());
         }
+        for PriceSettings { name, input, output, .. } in &settings.prices {
+            if !(input.is_finite() && *input >= 0.0 && output.is_finite() && *output >= 0.0) {
+                return Err(format!("[[prices]] {name}: prices are US dollars for a million tokens, zero or more"));
+            }
+        }
         for (key, value) in [("batch", run.batch), ("seq", run.seq)] {
             if value == Some(0) {
                 return Err(format!("[run] {key} = 0: must be at least 1"));
@@ -127,6 +149,16 @@ impl Settings {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_price_is_a_name_and_two_numbers() {
+        let row = |numbers: &str| format!("[[prices]]\nname = \"local\"\n{numbers}");
+        let settings = Settings::parse(&row("input = 0\noutput = 0.5\ncontext = 8192")).unwrap();
+        assert_eq!(settings.prices.len(), 1);
+        assert!(Settings::parse(&row("input = -1\noutput = 1")).unwrap_err().contains("local"));
+        assert!(Settings::parse(&row("input = nan\noutput = 1")).is_err());
+        assert!(Settings::parse(&row("input = 1")).is_err());
+    }
 
     #[test]
     fn an_empty_file_gives_the_defaults() {

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod agents;
 mod apply;
 mod bench;
 mod consistency;
@@ -16,6 +17,7 @@ mod init;
 mod kills;
 mod looking;
 mod made;
+mod mcp;
 mod notify;
 mod places;
 mod prompt;

@@ -4,6 +4,7 @@
 //! run takes seconds. Everything else is the real thing: the judge, the timing, git.
 #![allow(clippy::unwrap_used, dead_code)]
 
+pub mod endpoint;
 pub mod kernels;
 pub mod processes;
 
@@ -221,6 +222,8 @@ pub fn alone(command: &mut Command, home: &Path) {
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env_remove("XDG_CONFIG_HOME")
+        .env_remove("OPENAI_API_KEY")
+        .env_remove("OPENAI_BASE_URL")
         .env_remove("WARPSMITH_FAILPOINT")
         // The kernels of these tests are in C, also where there is a GPU.
         .env("WARPSMITH_BACKEND", "cpu")

@@ -20,6 +20,12 @@ pub enum ChangeError {
     /// Reasoning that was never closed.
     #[error("the reply ends within `<think>`: the answer is missing. Think less, and answer in the form")]
     OnlyThought,
+    /// Reasoning after an answer had begun.
+    #[error("there is reasoning in line {line}, after the answer has begun: give the whole answer behind it")]
+    ThoughtWithin {
+        /// The line in the reply, from 1.
+        line: usize,
+    },
     /// No code at all.
     #[error(
         "there is no change in the reply: after `Change:` comes either one fenced block with the whole kernel file, \

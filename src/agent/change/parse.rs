@@ -24,7 +24,7 @@ pub fn parse(reply: &str, techniques: &Techniques) -> Result<Reply, ChangeError>
     if let Some(at) = reply.find('\0') {
         return Err(ChangeError::Nul { line: reply[..at].matches('\n').count() + 1 });
     }
-    let answer = behind_thought(reply).ok_or(ChangeError::OnlyThought)?;
+    let answer = behind_thought(reply, &begins_answer)?;
     // Lines are counted in the reply as it came, for the reasons.
     let first = reply[..reply.len() - answer.len()].matches('\n').count() + 1;
     let lines: Vec<Line<'_>> =
@@ -52,6 +52,11 @@ pub fn remarks(text: &str, techniques: &Techniques) -> Remarks {
         }
     }
     headers.remarks(techniques)
+}
+
+/// Whether an answer begins somewhere in a text.
+fn begins_answer(text: &str) -> bool {
+    text.lines().any(|line| marker(line).is_some() || matches!(Name::in_line(line), Some((Name::Change, _))))
 }
 
 /// A line with its line feed.
@@ -192,7 +197,6 @@ enum Side {
 fn read_blocks(lines: &[Line<'_>]) -> Result<Vec<Block>, ChangeError> {
     let mut blocks = Vec::new();
     let mut side = Side::Outside;
-    let mut behind_fence = false;
     for line in lines {
         let block = blocks.len() + 1;
         let found = marker(line.text);
@@ -208,7 +212,7 @@ fn read_blocks(lines: &[Line<'_>]) -> Result<Vec<Block>, ChangeError> {
             (Side::Outside, Some(SEARCH)) => Side::Search { began: line.number, search: String::new() },
             (Side::Outside, Some(other)) => return misplaced(other, "`<<<<<<< SEARCH`"),
             (Side::Outside, None) => {
-                if behind_fence && line.text.starts_with(FRONT_MATTER) {
+                if line.text.starts_with(FRONT_MATTER) {
                     return Err(ChangeError::Both);
                 }
                 if !blocks.is_empty() {
@@ -231,7 +235,6 @@ fn read_blocks(lines: &[Line<'_>]) -> Result<Vec<Block>, ChangeError> {
                 Side::Replace { began, search, replace: replace + line.text }
             }
         };
-        behind_fence = Fence::opened_by(line.text).is_some();
     }
     let block = blocks.len() + 1;
     match side {

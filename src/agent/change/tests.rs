@@ -93,6 +93,12 @@ fn reasoning_in_front_is_dropped_with_all_that_it_quotes() {
         assert_eq!(read(&reply), read(&answer), "{reply}");
     }
     assert_eq!(read(&format!("<think>\n{answer}")), Err(ChangeError::OnlyThought));
+    assert!(read(&format!("Well.\n<think>\n{quoted}</think>\n{answer}")).is_ok());
+    // Nothing of an answer is dropped with it.
+    for prefix in ["", "<think>hm</think>\n"] {
+        let torn = format!("{prefix}{quoted}<think>\nand\n</think>\n{}", block("    b();\n", ""));
+        assert!(matches!(read(&torn), Err(ChangeError::ThoughtWithin { .. })), "{torn}");
+    }
 }
 
 #[test]

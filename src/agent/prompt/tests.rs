@@ -228,6 +228,28 @@ fn what_is_left_out_is_said_in_a_line_and_is_the_least_useful() {
 }
 
 #[test]
+fn any_starter_fits_a_small_context_and_nothing_is_left_out_in_a_common_one() {
+    let names = crate::workspace::embedded_names("reference/").filter_map(|name| name.strip_suffix(".toml"));
+    let ops: Vec<&str> = names.filter_map(|name| name.strip_prefix("reference/")).collect();
+    assert!(ops.len() >= 9, "{ops:?}");
+    for (op, backend) in ops.iter().flat_map(|op| [(*op, "cpu"), (*op, "cuda")]) {
+        let mut brief = brief(backend);
+        brief.op = op.into();
+        brief.source = OpSource::read(op, &read).unwrap();
+        brief.file = crate::kernel::kernel_file(op, backend);
+        brief.incumbent = read(&brief.file).unwrap();
+        let operation = brief.source.operation().unwrap();
+        brief.shapes[0].shape = operation.complete(&operation.smoke).unwrap();
+        // The figures of docs/agents.md.
+        assert!(prompt().parts_for(&brief, None, 20_000).is_ok(), "{op} {backend}");
+        let parts = prompt().parts_for(&brief, None, 48_000).unwrap();
+        assert!(parts.iter().all(|part| part.name != "dropped"), "{op} {backend}");
+        let small = ["rmsnorm", "reduce"].contains(&op) && backend == "cpu";
+        assert!(!small || prompt().parts_for(&brief, None, 6000).is_ok(), "{op} {backend}");
+    }
+}
+
+#[test]
 fn a_kernel_that_does_not_fit_is_an_error_that_says_so() {
     let mut brief = brief("cpu");
     brief.incumbent.push_str(&"// a comment\n".repeat(4000));

@@ -13,10 +13,9 @@ use crate::rng::{Stream, mix};
 
 /// Runs a future that never waits.
 fn ready<T>(mut future: BoxFuture<'_, T>) -> T {
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("nothing here waits"),
-    }
+    let poll = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(value) = poll else { panic!("nothing here waits") };
+    value
 }
 
 /// A made-up kernel: tunables, and the logarithm of its time at each point for a shape.
@@ -260,20 +259,19 @@ fn run(world: &World, start: &str, most: u64) -> Course {
             }
         };
         assert!(proposed.insert(text.clone()), "proposed twice");
-        let verdict;
         let mut shapes = Vec::new();
-        if (world.broken)(&KernelFile::parse(&text).unwrap().values()) {
-            verdict = Verdict::Reject { stage: Stage::Sweep, why: "wrong".into() };
+        let verdict = if (world.broken)(&KernelFile::parse(&text).unwrap().values()) {
+            Verdict::Reject { stage: Stage::Sweep, why: "wrong".into() }
         } else {
             shapes = bench.measure(&text, world.noise.1);
             let ratio = bench.speedup(&shapes);
             let speedup = Speedup { ratio, low: ratio - 0.005 };
-            verdict = if ratio > 1.01 {
+            if ratio > 1.01 {
                 Verdict::Keep { speedup, simpler: false }
             } else {
                 Verdict::Revert { speedup, why: String::new() }
-            };
-        }
+            }
+        };
         if verdict.advances() {
             bench.incumbent.clone_from(&text);
             course.keeps += 1;

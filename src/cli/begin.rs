@@ -1,0 +1,229 @@
+//! How a run begins, or goes on, whoever proposes.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use tokio_util::sync::CancellationToken;
+
+use super::device::{self, Device};
+use super::options::{DeviceArgs, PassArgs};
+use super::session;
+use crate::agent::Choice;
+use crate::history::{self, Archive, History, Pending};
+use crate::model::{Graph, ModelConfig};
+use crate::run::stop::{Rules, StopReason};
+use crate::run::{Options, RunError, RunState, VERSION, check_names, plan};
+use crate::worker::Client;
+use crate::workspace::{RunSettings, Workspace};
+
+/// What is improved, and where.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArgs {
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any
+    #[arg(value_name = "MODEL_DIR")]
+    pub(super) model: PathBuf,
+    #[command(flatten)]
+    pass: PassArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Go on with a run (the latest where none is named)
+    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
+    resume: Option<String>,
+    /// Work on these operations only, however little the model can gain (may be repeated, or separated by commas)
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Leave these operations alone
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// Seed of everything that is drawn (secret where not given)
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl RunArgs {
+    /// Whether an earlier run is gone on with.
+    pub(super) const fn resumes(&self) -> bool {
+        self.resume.is_some()
+    }
+}
+
+/// A run as it is wanted.
+pub(super) struct Wanted<'a> {
+    pub(super) args: &'a RunArgs,
+    /// Who proposes; where nobody said, the tuner, or whoever the run that goes on had.
+    pub(super) agent: Option<Choice>,
+    /// Puts the rules that were given over those of the settings, or of the run that goes on.
+    pub(super) override_rules: &'a dyn Fn(&mut Rules) -> anyhow::Result<()>,
+    /// Says what the user should hear meanwhile.
+    pub(super) tell: &'a dyn Fn(&str),
+}
+
+/// A run that can start.
+pub(super) struct Ready {
+    pub(super) history: History,
+    pub(super) pending: Option<Pending>,
+    pub(super) state: RunState,
+    pub(super) worker: Client,
+}
+
+/// Begins the run, or goes on with the one that is named.
+pub(super) async fn ready(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Ready> {
+    match &wanted.args.resume {
+        Some(named) => resume(wanted, workspace, named).await,
+        None => begin(wanted, workspace, cancel).await,
+    }
+}
+
+/// The command that goes on with a run.
+pub(super) fn resume_command(state: &RunState) -> String {
+    format!("warpsmith {} {} --resume {}", driven(&state.agent).unwrap_or("run"), state.model, state.run)
+}
+
+/// The subcommand through which proposals come from outside, where they do.
+fn driven(agent: &Choice) -> Option<&str> {
+    match agent {
+        Choice::Outside { name } => Some(name),
+        _ => None,
+    }
+}
+
+/// The workspace of a model directory, made where there is none; and what to say about that.
+pub(super) fn workspace_for(model: &Path) -> anyhow::Result<(Workspace, Vec<String>)> {
+    if let Some(workspace) = Workspace::find(model)? {
+        let created = workspace.ensure_repository()?;
+        let said = created.map(|path| format!("made a git repository in {}", path.display()));
+        return Ok((workspace, said.into_iter().collect()));
+    }
+    // Looked at first, so that nothing is written beside a directory that is no model.
+    ModelConfig::load(model)?;
+    let (workspace, made) = Workspace::make(model)?;
+    Ok((workspace, made.sentences()))
+}
+
+/// Profiles the model and plans a new run.
+async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &CancellationToken) -> anyhow::Result<Ready> {
+    let settings = &workspace.settings().run;
+    let Wanted { args, agent, tell, .. } = wanted;
+    let rules = rules(wanted, settings)?;
+    let config = ModelConfig::load(&args.model)?;
+    let choice = device::choose(args.device, workspace.settings().device)?;
+    let pass = args.pass.resolve(settings, choice.device, config.dtype);
+    let run = history::next_run_id(jiff::Zoned::now().date(), &Archive::open(workspace)?.used_run_ids()?);
+    // Everything that can be refused is refused before minutes are spent on a profile.
+    let targets = Graph::build(&config, pass)?.targets();
+    let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
+    check_names(args.only.iter().chain(&args.skip), &ops)?;
+    History::could_begin(workspace, &run)?;
+    let mut worker = session::worker(choice.device, false).await?;
+    let read = session::reader(Some(workspace));
+    let seed = args.seed.unwrap_or_else(crate::rng::secret_seed);
+    choice.notes().iter().for_each(|note| tell(note));
+    tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
+    let kernels = session::kernels(Some(workspace), worker.device())?;
+    let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;
+    tell(&profile.table());
+    let options = Options {
+        run,
+        model: model_path(workspace, &args.model)?,
+        pass,
+        agent: agent.clone().unwrap_or_default(),
+        rules,
+        only: args.only.clone(),
+        skip: args.skip.clone(),
+        seed,
+    };
+    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op);
+    let state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
+    let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
+    for file in history.left_out() {
+        super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));
+    }
+    Ok(Ready { history, pending: None, state, worker })
+}
+
+/// Opens a run that was interrupted.
+async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
+    let args = wanted.args;
+    let run = if named.is_empty() {
+        Archive::open(workspace)?
+            .latest_run()?
+            .context("there is no run to resume here; leave --resume out to start one")?
+    } else {
+        named.to_owned()
+    };
+    let (history, pending) = History::open(workspace, &run)?;
+    let mut state: RunState = serde_json::from_value(history.state().clone())
+        .map_err(|error| RunError::State(error.to_string()))
+        .with_context(|| format!("run {run}"))?;
+    if state.ended == Some(StopReason::Watch) {
+        bail!("run {run} is a watch's, and `warpsmith watch --keep` always begins anew; `--resume RUN` names another");
+    }
+    if state.version != VERSION {
+        bail!("run {run} was written by another version of Warpsmith (format {}, this one {VERSION})", state.version);
+    }
+    let fixed = args.pass.is_given() || args.seed.is_some() || !args.only.is_empty() || !args.skip.is_empty();
+    if fixed {
+        bail!("a resumed run keeps its pass, seed and targets; only its stop rules can be given anew");
+    }
+    (wanted.override_rules)(&mut state.rules)?;
+    if let Some(reason) = &state.ended {
+        bail!("run {run} has ended: {reason}; leave --resume out to start a new one");
+    }
+    if driven(&state.agent) != wanted.agent.as_ref().and_then(driven) {
+        bail!("run {run} goes on with `{}`; leave --resume out to start a new one", resume_command(&state));
+    }
+    state.agent = wanted.agent.clone().unwrap_or(state.agent);
+    state.resume();
+    let worker = session::worker(device_of(args, workspace, &state)?, false).await?;
+    check_same_judge(&state, &worker)?;
+    Ok(Ready { history, pending, state, worker })
+}
+
+/// The rules: the command line first, then the settings.
+fn rules(wanted: &Wanted<'_>, settings: &RunSettings) -> anyhow::Result<Rules> {
+    let mut rules = Rules {
+        max_reverts: Some(settings.max_reverts),
+        roofline_pct: Some(settings.roofline * 100.0),
+        speedup: Some(settings.speedup),
+        per_kernel: Some(settings.per_kernel),
+        budget: settings.budget,
+        until: None,
+        max_tokens: None,
+        max_cost: None,
+    };
+    (wanted.override_rules)(&mut rules)?;
+    Ok(rules)
+}
+
+/// The device of a resumed run: its kernels are written for its backend.
+fn device_of(args: &RunArgs, workspace: &Workspace, state: &RunState) -> anyhow::Result<Device> {
+    let wanted = args.device.or(device::backend_of(&state.backend)?);
+    Ok(device::choose(wanted, workspace.settings().device)?.device)
+}
+
+/// A resumed run goes on where its figures mean the same.
+fn check_same_judge(state: &RunState, worker: &Client) -> anyhow::Result<()> {
+    if state.device_key != worker.device().key {
+        bail!(
+            "run {} was begun on another device ({}; this is {}): its times mean nothing here; start a new run",
+            state.run,
+            state.device,
+            worker.device().name
+        );
+    }
+    if state.judge != worker.judge() {
+        super::warn("note: this is another build of Warpsmith than the one the run was begun with");
+    }
+    Ok(())
+}
+
+/// The model directory below the workspace, or its full path where it is elsewhere.
+fn model_path(workspace: &Workspace, model: &Path) -> anyhow::Result<String> {
+    let full = model.canonicalize().with_context(|| model.display().to_string())?;
+    let path = full.strip_prefix(workspace.root()).unwrap_or(&full);
+    Ok(path.to_string_lossy().into_owned())
+}
