@@ -156,7 +156,7 @@ fn quiet_says_what_was_kept_and_the_summary_only() {
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.contains("#2   keep    rmsnorm") && out.contains("ended because no targets left"), "{out}");
     assert!(out.contains("x what you had (limit 1.0001x)"), "{out}");
-    for noise in ["profiling", "one pass", "next: ", "target rmsnorm:", "#1 ", "left rmsnorm", "verifying"] {
+    for noise in ["profiling", "one pass", "next, by ", "target rmsnorm:", "#1 ", "left rmsnorm", "verifying"] {
         assert!(!out.contains(noise), "`{noise}` in\n{out}");
     }
 }
