@@ -388,7 +388,7 @@ fn a_failure_goes_back_in_the_judges_words_with_the_file_that_failed() {
 fn an_agent_with_a_shell_is_told_the_same_but_for_the_form() {
     let brief = brief("cuda");
     let text = prompt().briefing(&brief, ".warpsmith/run/rmsnorm.cu", Some("Look at loads."), 200_000).unwrap();
-    for part in [".warpsmith/run/rmsnorm.cu", "warpsmith bench", &brief.incumbent, "### `read-once`", "Look at loads."]
+    for part in [".warpsmith/run/rmsnorm.cu", "$WARPSMITH bench", &brief.incumbent, "### `read-once`", "Look at loads."]
     {
         assert!(text.contains(part), "{part} in\n{text}");
     }
