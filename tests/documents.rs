@@ -218,8 +218,11 @@ fn every_command_and_option_that_a_reader_is_told_to_type_is_there() {
     for (document, text) in documents() {
         // Prose has the words as well: only what stands in code is typed.
         let code: String = in_code(&text).map(|code| format!("`{code}`\n")).collect();
-        let fenced: String =
-            ["sh", "console"].iter().flat_map(|language| blocks(&text, language)).map(|block| block + "\n").collect();
+        let fenced: String = ["sh", "console"]
+            .iter()
+            .flat_map(|language| blocks(&text, language))
+            .map(|block| format!("{block}\n"))
+            .collect();
         for (subcommand, rest) in commands(&code).into_iter().chain(commands(&fenced)) {
             // Processes of its own, which nobody types.
             if ["worker", "host", "nvrtc", "help"].contains(&subcommand.as_str()) {
