@@ -49,14 +49,12 @@ pub(super) struct Pool {
     pub(super) size: usize,
 }
 
-/// Processes started in advance: a product kernel has about so many units, and each process takes a sixth of a second to start.
-const WARM: usize = 8;
-
 impl Pool {
-    /// Starts the first processes, which get warm by themselves; up to `size` follow when there is work. `executable` is this very program where none is given.
+    /// Starts `size` processes, which get warm by themselves while a device is opened: each takes a sixth of a second, and a
+    /// product kernel has more units than there are processes. `executable` is this very program where none is given.
     pub(super) fn new(toolkit: Toolkit, executable: Option<PathBuf>, size: usize) -> Result<Self, ProcessError> {
         let pool = Self { toolkit, executable, idle: Mutex::new(Vec::new()), size };
-        let started = (0..size.min(WARM)).map(|_| pool.start()).collect::<Result<Vec<_>, _>>()?;
+        let started = (0..size).map(|_| pool.start()).collect::<Result<Vec<_>, _>>()?;
         pool.idle().extend(started);
         Ok(pool)
     }
