@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::endpoint::{Answer, Endpoint, Request};
 use crate::common::{Outcome, Place, RUN, kernels, outcome};
-use crate::consistency::journal;
+use crate::consistency::{check, journal};
 
 const KEY: &str = "sk-test-0123456789abcdef";
 
@@ -137,6 +137,41 @@ fn the_run_ends_when_its_tokens_are_used_up() {
     let out = outcome(asks(&place, &endpoint.url(), &["--max-tokens", "3000"])).ok();
     assert!(out.contains("ended because the agent's 3000 tokens are used up"), "{out}");
     assert!(endpoint.requests().len() <= 6, "{}", endpoint.requests().len());
+}
+
+/// A line of a transcript.
+fn proposed(ticket: u64, repairs: u64, text: &str) -> String {
+    let proposal =
+        json!({"text": text, "technique": "tune", "description": "a try", "ticket": ticket, "repairs": repairs});
+    let at = "2026-03-01T07:00:00Z";
+    format!("{}\n", json!({"at": at, "said": "proposed", "op": "rmsnorm", "experiment": 2, "proposal": proposal}))
+}
+
+#[test]
+fn a_proposal_that_is_being_mended_when_the_run_is_killed_is_mended_afterwards_or_has_failed() {
+    let place = Place::new(&kernels::keeps());
+    let with = |line: &str| kernels::keeps().replacen(LOOP, &format!("{line}\n{LOOP}"), 1);
+    let (wrong, another, mended) = (with("cols -= cols == 31;"), with("a slip;"), with("another slip;"));
+    // Another one has its verdict between the first and its repair.
+    let lines = [proposed(1, 0, &wrong), proposed(2, 0, &another), proposed(1, 1, &mended)].concat();
+    place.write(".git/night.jsonl", &lines);
+    let mut command = place.command(&[&RUN[..], &["--agent", "replay", ".git/night.jsonl"]].concat());
+    command.env("WARPSMITH_FAILPOINT", "done:2");
+    let Outcome { code, out, err } = outcome(command);
+    assert_eq!((code, place.statuses()), (None, vec!["base".to_owned(), "error".to_owned()]), "{out}{err}");
+
+    let given_up = place.copy();
+    given_up.warpsmith(&["run", "model", "--resume", "--budget", "1ms"]).ok();
+    place.warpsmith(&["run", "model", "--resume"]).ok();
+    for (place, last, failures) in [(&given_up, "reject", &[][..]), (&place, "error", &["reject"][..])] {
+        assert_eq!(place.statuses(), ["base", "error", last]);
+        let story = stories(place).remove(2);
+        let mended = story["mended"].as_array().into_iter().flatten();
+        assert_eq!(mended.map(|failed| failed["verdict"]["status"].as_str().unwrap()).collect::<Vec<_>>(), failures);
+        check(place);
+    }
+    let text = |place: &Place| place.warpsmith(&["show", "3", "--kernel"]).ok();
+    assert_eq!((text(&given_up).trim_end(), text(&place).trim_end()), (wrong.trim_end(), mended.trim_end()));
 }
 
 /// Edits the kernel, meddles with what is not its own, and says what it did.
