@@ -213,6 +213,7 @@ impl Run {
             experiment: experiment.number,
             technique: experiment.technique.clone(),
             description: experiment.description.clone(),
+            hypothesis: proposed.proposal.hypothesis.clone(),
             predicted: proposed.proposal.predicted,
             verdict: evaluation.verdict.clone(),
         });

@@ -46,7 +46,8 @@ fn card(backend: &str) -> DeviceCard {
 
 fn attempt(experiment: u64, technique: &str, verdict: Verdict) -> Attempt {
     let description = format!("idea number {experiment}");
-    Attempt { experiment, technique: technique.into(), description, predicted: Some(1.25), verdict }
+    let hypothesis = format!("reason number {experiment}");
+    Attempt { experiment, technique: technique.into(), description, hypothesis, predicted: Some(1.25), verdict }
 }
 
 fn revert(ratio: f64) -> Verdict {
@@ -130,7 +131,7 @@ fn the_prompt_has_everything_that_is_known_where_there_is_room() {
         "must exceed 1.3 %",
         "(the kernel the run started from) the incumbent is at 1.310x",
         "40 registers, no spills",
-        "#1 read-once revert, 1.002x, predicted 1.250x: idea number 1 | no gain after 6 blocks",
+        "#1 read-once revert, 1.002x, predicted 1.250x: idea number 1 | because: reason number 1 | judge: no gain after 6 blocks",
         "#61 unroll keep, 1.300x",
         "reject at edges: edges: rows=1 cols=1537 f16: 3 elements are outside their bound",
         "Others try tiles; look at memory access.",
@@ -260,6 +261,32 @@ fn a_kernel_that_does_not_fit_is_an_error_that_says_so() {
 }
 
 #[test]
+fn an_earlier_hypothesis_is_told_in_short_and_goes_with_the_old_reasons() {
+    let mut brief = brief("cpu");
+    brief.history[60].hypothesis = format!("two reads\nper `row`: {}", "x".repeat(300));
+    let line = |text: &str, number: &str| {
+        text.lines().find(|line| line.starts_with(number)).map(str::to_owned).unwrap_or_default()
+    };
+    let whole = asked(&brief, 200_000);
+    assert!(
+        line(&whole, "#1 ").contains(": idea number 1 | because: reason number 1 | judge: no gain after"),
+        "{whole}"
+    );
+    let long = line(&whole, "#61 ");
+    let told = long.split_once(" | because: ").unwrap().1;
+    assert!(told.starts_with("two reads per row : xxx") && told.ends_with("x…"), "{long}");
+    assert_eq!(told.chars().count(), 200);
+    // One that its description begins is not said twice.
+    brief.history[60].description = "two reads\nper `row`".into();
+    assert!(!line(&asked(&brief, 200_000), "#61 ").contains("because"));
+    let cut = history::tried(&brief.history, &Cut::through(budget::Step::OldAttempts));
+    assert!(
+        !line(&cut, "#1 ").contains("because") && line(&cut, "#60 ").contains("because: reason number 60"),
+        "{cut}"
+    );
+}
+
+#[test]
 fn techniques_for_other_operations_and_devices_go_before_the_others() {
     let without = |brief: &Brief| {
         let cut = Cut::through(budget::Step::OtherTechniques);
@@ -307,6 +334,7 @@ fn what_comes_from_logs_and_kernels_cannot_leave_its_fence() {
     brief.source.header.push_str(&format!("/* {hostile} */\n"));
     brief.history = vec![attempt(1, hostile, reject(hostile))];
     brief.history[0].description = hostile.into();
+    brief.history[0].hypothesis = format!("because\u{2028}{hostile}");
     brief.device.name = hostile.into();
     for context in [8192, 200_000] {
         let text = asked(&brief, context);
@@ -433,6 +461,7 @@ proptest! {
         let read = |path: &str| if path == "program.md" { Some(program.clone()) } else { read(path) };
         let mut brief = brief("cpu");
         brief.history[59].description.clone_from(&words);
+        brief.history[60].hypothesis.clone_from(&words);
         brief.resources.clone_from(&words);
         match Prompt::new(&read).unwrap().parts_for(&brief, Some(&words), context) {
             Ok(parts) => {
