@@ -20,6 +20,7 @@ mod progress;
 mod prompt;
 mod prune;
 mod report;
+mod rules;
 mod run;
 mod session;
 mod show;
