@@ -187,18 +187,26 @@ echo 'Description: fewer passes'
 #[test]
 fn a_program_that_edits_the_file_has_its_kernel_judged_and_kept() {
     let place = Place::new(&kernels::keeps());
-    let out = place.run(&["--speedup", "1.2", "--agent", "command", "--", "sh", "-c", SCRIPT]).ok();
+    // Named as a user names it, and started in the run's folder.
+    place.write(".git/agent.sh", &format!("#!/bin/sh\n{SCRIPT}"));
+    let script = place.root.join(".git/agent.sh");
+    std::fs::set_permissions(script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let out = place.run(&["--speedup", "1.2", "--agent", "command", "--", "./.git/agent.sh"]).ok();
     assert_eq!(place.statuses(), ["base", "keep"], "{out}");
     assert_eq!(place.ledger()[1].description, "fewer passes");
-    assert!(out.contains("agent       command: sh -c") && out.contains("put back: other.txt"), "{out}");
+    assert!(out.contains("/.git/agent.sh (at most") && out.contains("put back: other.txt"), "{out}");
     assert!(!place.root.join(format!(".warpsmith/{}/other.txt", place.only_run())).exists());
 }
 
 #[test]
 fn agents_and_their_flags_that_do_not_go_together_are_refused() {
     let place = Place::new(&kernels::keeps());
-    let cases: [(&[&str], &str); 6] = [
+    place.write("script.sh", "exit 0\n");
+    let cases: [(&[&str], &str); 9] = [
         (&["--agent", "command"], "write it behind `--`"),
+        (&["--agent", "command", "--", "no-such-agent"], "no program `no-such-agent` in PATH"),
+        (&["--agent", "command", "--", "./none.sh"], "./none.sh is not there"),
+        (&["--agent", "command", "--", "./script.sh"], "chmod +x"),
         (&["--agent", "replay"], "no transcript to play"),
         (&["--agent", "replay", "nowhere.jsonl"], "nowhere.jsonl"),
         (&["--model", "gpt"], "--agent openai"),
