@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::agent::{Attempt, Proposal};
-use crate::device::{Bound, Ceilings, DeviceCard};
+use crate::device::{Bound, Ceilings, DeviceCard, samples};
 use crate::evaluation::{ShapeTiming, Speedup, Stage, Timing};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::workspace::embedded;
@@ -23,24 +23,15 @@ fn card(backend: &str) -> DeviceCard {
         "cuda" => &[("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 60 << 20)],
         _ => &[("CORES", 2), ("L1", 48 << 10), ("L2", 2 << 20), ("VECTOR_BYTES", 64)],
     };
+    let ceilings = Ceilings { gflops: BTreeMap::from([(Dtype::F32, 239.0)]), ..samples::card().ceilings };
+    let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     DeviceCard {
         backend: backend.into(),
         name: "a device".into(),
-        key: "k".into(),
-        cores: 2,
         vector_bits: 512,
-        l1_bytes: 48 << 10,
-        l2_bytes: 4 << 20,
-        l3_bytes: 0,
-        cold_bytes: 1 << 25,
-        facts: facts.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
-        ceilings: Ceilings {
-            read_gb_s: 14.7,
-            write_gb_s: 28.0,
-            gflops: BTreeMap::from([(Dtype::F32, 239.0)]),
-            launch_us: 6.2,
-            shown: BTreeMap::new(),
-        },
+        facts,
+        ceilings,
+        ..samples::card()
     }
 }
 
@@ -126,7 +117,7 @@ fn the_prompt_has_everything_that_is_known_where_there_is_room() {
         "void rmsnorm(const T *x, const T *weight, T *y, int64_t rows, int64_t cols, float eps);",
         "| cols=512 rows=128 | f32 | 9 | 40.00 | 10.00 | 25 % | memory | 100 % |",
         "has 8.3 % of the\nmodel's time",
-        "15 GB/s read, 28 GB/s written, 0.239 TFLOP/s in f32",
+        "10 GB/s read, 10 GB/s written, 0.239 TFLOP/s in f32",
         "VECTOR_BYTES = 64",
         "must exceed 1.3 %",
         "(the kernel the run started from) the incumbent is at 1.310x",
@@ -416,8 +407,9 @@ fn a_failure_goes_back_in_the_judges_words_with_the_file_that_failed() {
 fn an_agent_with_a_shell_is_told_the_same_but_for_the_form() {
     let brief = brief("cuda");
     let text = prompt().briefing(&brief, ".warpsmith/run/rmsnorm.cu", Some("Look at loads."), 200_000).unwrap();
-    for part in [".warpsmith/run/rmsnorm.cu", "$WARPSMITH bench", &brief.incumbent, "### `read-once`", "Look at loads."]
-    {
+    let bench =
+        "$WARPSMITH bench .warpsmith/run/rmsnorm.cu --against incumbent --shape cols=512,rows=128 --dtype f32\n";
+    for part in [".warpsmith/run/rmsnorm.cu", bench, &brief.incumbent, "### `read-once`", "Look at loads."] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert!(!text.contains("<<<<<<< SEARCH") && !text.contains("You have no tools"));
