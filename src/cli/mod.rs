@@ -8,6 +8,7 @@ mod completions;
 mod device;
 mod doctor;
 mod error;
+mod in_model;
 mod init;
 mod lines;
 mod log;

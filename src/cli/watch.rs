@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
 use super::bench::{TimedArgs, Wanted, read};
+use super::in_model::InModelArgs;
 use super::options::DeviceArgs;
 use super::session;
 use super::watch_screen::{self, Screen, Seen};
@@ -29,7 +30,7 @@ use crate::workspace::Workspace;
 /// branch are never touched. Ctrl-C ends it with a summary.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith watch kernels/cpu/rmsnorm.c                   beside an open editor\n  warpsmith watch kernels/cpu/rmsnorm.c --keep            and every gain becomes a commit\n  warpsmith watch mine.c --against kernels/cpu/rmsnorm.c  start from another file\n  warpsmith watch mine.c --shape rows=512,cols=4096"
+    after_help = "Examples:\n  warpsmith watch kernels/cpu/rmsnorm.c                   beside an open editor\n  warpsmith watch kernels/cpu/rmsnorm.c --keep            and every gain becomes a commit\n  warpsmith watch mine.c --against kernels/cpu/rmsnorm.c  start from another file\n  warpsmith watch mine.c --shape rows=512,cols=4096\n  warpsmith watch mine.c --model models/tiny-llama        at the shapes that it has in a model"
 )]
 pub(super) struct Args {
     /// The kernel file
@@ -43,6 +44,8 @@ pub(super) struct Args {
     keep: bool,
     #[command(flatten)]
     timed: TimedArgs,
+    #[command(flatten)]
+    in_model: InModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
 }
@@ -60,9 +63,10 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
         None => (text, None),
     };
     let wanted = Wanted::read(args.device, &args.kernel)?;
+    let in_model = args.in_model.target(&wanted, args.timed.given_dtype())?;
     let place = if args.keep { Some(Place::of(&args.kernel)?) } else { None };
     let worker = session::worker(wanted.device, false).await?;
-    let shapes = wanted.target(&args.timed, worker.limits())?;
+    let shapes = in_model.map_or_else(|| wanted.target(&args.timed, worker.limits()), Ok)?;
     let screen = Screen::new();
     screen.line(&opening(&args, &worker, &wanted.source.name, &shapes));
     if !saves.is_notified() {
