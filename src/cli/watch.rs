@@ -75,7 +75,7 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
     let watch = begin(&args, &wanted, worker, shapes, place)?;
     let mut desk = Desk { watch, saves, screen, cancel };
     let ended = desk.work(start, first).await;
-    desk.screen.clear();
+    desk.screen.end();
     let closed = desk.watch.close();
     super::say(&watch_screen::closing(&args.kernel, &desk.watch, args.keep));
     ended?;

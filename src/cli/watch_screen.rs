@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::lines::{decided_line, stage_words};
 use super::verdict::shapes;
@@ -98,10 +98,11 @@ impl Screen {
         place.bar.set_message("waiting for a save");
     }
 
-    /// Takes away what is in place.
-    pub(super) fn clear(&self) {
+    /// Draws no more; what is in place stays. It cannot be taken away: at Ctrl-C the terminal has written `^C` behind it,
+    /// which may have begun another line.
+    pub(super) fn end(&self) {
         if let Some(place) = &self.0 {
-            place.bar.finish_and_clear();
+            place.bar.set_draw_target(ProgressDrawTarget::hidden());
         }
     }
 }
