@@ -75,7 +75,8 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     // The run's kernels are written for its backend.
     let wanted = args.device.or(device::backend_of(&state.backend)?);
     let device = device::choose(wanted, workspace.settings().device)?.device;
-    let pass = args.model.pass.in_phase(state.pass.phase).resolve(&workspace.settings().run, device, config.dtype);
+    let pass = args.model.pass.in_phase(state.pass.map(|pass| pass.phase));
+    let pass = pass.resolve(&workspace.settings().run, device, config.dtype);
     let read = session::reader(Some(&workspace));
     let cancel = session::interruptible();
     let mut worker = session::worker(device, false).await?;
@@ -88,7 +89,10 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         speedups: &speedups,
         unjudged: &unjudged,
         // Another pass has other shares, and was never predicted; nor was what the run did not make.
-        predicted: state.predicted().filter(|_| state.pass == pass && unjudged.is_empty()).map(|(_, ratio)| ratio),
+        predicted: state
+            .predicted()
+            .filter(|_| state.pass == Some(pass) && unjudged.is_empty())
+            .map(|(_, ratio)| ratio),
         seed: crate::rng::secret_seed(),
     };
     if args.diagnose {
