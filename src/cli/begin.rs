@@ -59,6 +59,10 @@ impl RunArgs {
 
     /// Refuses what means nothing for a kernel alone, or for a model.
     fn check(&self) -> anyhow::Result<()> {
+        if !self.model.exists() {
+            let model = self.model.display();
+            bail!("{model} is not there; name a directory with a model's config.json, or a kernel file");
+        }
         let of_a_model = [("--only", &self.only), ("--skip", &self.skip)];
         let named = of_a_model.iter().find(|(_, ops)| !ops.is_empty()).map(|(option, _)| *option);
         match named.or(self.pass.of_a_model()) {

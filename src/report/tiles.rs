@@ -95,7 +95,7 @@ impl RunReport {
             @if let Some(library) = &kernel.against {
                 (tile("vs. yours", &maybe_times(kernel.vs_user), &format!("against {library}")))
             }
-            (tile("Time of a call", &maybe_time(kernel.best_us), &was))
+            (tile("Now", &maybe_time(kernel.best_us), &was))
             (tile("Of its roofline", &kernel.of_roof(), "by this device’s measured ceilings"))
         }
     }

@@ -67,7 +67,8 @@ fn its_summary_says_how_the_kernel_started_and_what_it_is_now() {
     assert!(out.contains(status.trim_end()), "{status}\nis not in\n{out}");
     let last = status.trim_end().lines().last().unwrap();
     assert!(last.starts_with("  kernels/cpu/rmsnorm.c at cols=512 rows=16 f32: "), "{status}");
-    has(last, &[" -> ", " measured (", "x)"]);
+    let (start, now) = last.rsplit_once(": ").unwrap().1.split_once(" -> ").unwrap();
+    assert!(start.ends_with('s') && now.ends_with('s') && start != now, "{last}");
     has(&status, &["ended because no targets left", "x what you had (limit 2x)"]);
     has(&place.warpsmith(&["show", "2"]).ok(), &["PASSES 40→4", "cols=512 rows=16"]);
     // A command of the user's is told of a gain that was measured.
@@ -112,6 +113,7 @@ fn what_means_nothing_for_a_kernel_or_for_a_model_is_refused_by_name() {
     }
     refused(&["model", "--shape", "rows=3"], &["--shape is for a kernel file", "--batch, --seq and --phase"]);
     refused(&[KERNEL, "--shape", "lines=3"], &["lines"]);
+    refused(&["nowhere.c"], &["nowhere.c is not there", "config.json", "a kernel file"]);
     refused(&["notes.txt"], &["notes.txt", "front matter"]);
     refused(&["model/config.json"], &["model/config.json", "front matter"]);
     let elsewhere = Place::empty();
