@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::bench::Wanted;
 use crate::op::TargetShape;
 use crate::run::{Options, RunState, TargetState};
 use crate::worker::Client;
-use crate::workspace::Workspace;
+use crate::workspace::{PRIVATE_FOLDER, Workspace};
 
 /// The workspace of a kernel file, and what to say about it. None is made: nobody knows how much around the file is meant.
 pub(super) fn workspace_of(kernel: &Path) -> anyhow::Result<(Workspace, Vec<String>)> {
@@ -20,6 +20,12 @@ pub(super) fn workspace_of(kernel: &Path) -> anyhow::Result<(Workspace, Vec<Stri
             kernel.display()
         )
     })?;
+    if full.starts_with(workspace.root().join(PRIVATE_FOLDER)) {
+        bail!(
+            "{} is a run's own copy; name the kernel file itself, or `warpsmith apply` the run first",
+            kernel.display()
+        );
+    }
     let made = workspace.ensure_repository()?;
     let said = made.map(|path| format!("made a git repository in {}", path.display()));
     Ok((workspace, said.into_iter().collect()))

@@ -116,6 +116,8 @@ fn what_means_nothing_for_a_kernel_or_for_a_model_is_refused_by_name() {
     refused(&["nowhere.c"], &["nowhere.c is not there", "config.json", "a kernel file"]);
     refused(&["notes.txt"], &["notes.txt", "front matter"]);
     refused(&["model/config.json"], &["model/config.json", "front matter"]);
+    let copy = format!(".warpsmith/{}/{KERNEL}", ENDED.run);
+    refused(&[&copy], &["is a run's own copy", "name the kernel file itself"]);
     let elsewhere = Place::empty();
     elsewhere.write("mine.c", &kernels::keeps());
     has(&elsewhere.warpsmith(&["run", "mine.c"]).refusal(), &["belongs to no workspace", "`warpsmith init`"]);
