@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::common::{Place, kernels, outcome};
+use crate::common::{GPT2, Place, kernels, outcome};
 use crate::consistency::check;
 
 const KERNEL: &str = "kernels/cpu/rmsnorm.c";
@@ -97,6 +97,18 @@ fn its_page_and_its_commit_speak_of_the_kernel() {
     has(&message, &["Faster kernels of run ", "\nat cols=512 rows=16 f32:\n", "x what was there before, "]);
     lacks(&message, &["a pass", "whole model"]);
     has(&place.warpsmith(&["prune", "--all"]).ok(), &["were freed"]);
+}
+
+#[test]
+fn a_model_that_calls_the_operation_can_be_run_with_the_kernel() {
+    let place = ENDED.place.copy();
+    let verified = place.warpsmith(&["verify", "model"]).ok();
+    has(&verified, &["outputs agree to ", "x measured ("]);
+    assert!(verified.lines().any(|line| line.starts_with("rmsnorm ")), "{verified}");
+    // One that has no such call.
+    place.write("other/config.json", GPT2);
+    let said = place.warpsmith(&["verify", "other"]).refusal();
+    has(&said, &["is on rmsnorm alone, which this model does not call", "--run RUN"]);
 }
 
 #[test]
