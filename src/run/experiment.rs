@@ -109,8 +109,8 @@ impl Run {
         let proposal = &proposed.proposal;
         let textless = Proposed { proposal: Proposal { text: String::new(), ..proposal.clone() }, ..proposed.clone() };
         // What was judged under this number before and went back to be mended had inputs of its own.
-        let fresh = Stream::new(Stream::new(self.state.seed, "experiment").bits(number), "again");
         let first = Stream::new(self.state.seed, "experiment").bits(number);
+        let again = || Stream::new(first, "again").bits(self.judged);
         Ok(Experiment {
             number,
             file: target.file.clone(),
@@ -124,7 +124,7 @@ impl Run {
             target: target.shapes.clone(),
             precision: target.precision,
             branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
-            seed: seed.unwrap_or(if self.judged == 0 { first } else { fresh.bits(self.judged) }),
+            seed: seed.unwrap_or_else(|| if self.judged == 0 { first } else { again() }),
             meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,
             story: Value::Null,
         })
