@@ -114,11 +114,12 @@ impl AgentArgs {
         }))
     }
 
-    /// Tells model and transcript apart in whichever order they came.
+    /// Tells model (or kernel) and transcript apart in whichever order they came.
     pub(super) fn find_transcript(&mut self, model: &mut PathBuf) {
+        let is_kernel = |path: &Path| path.extension().is_some_and(|name| name == "c" || name == "cu");
         if let Some(second) = &mut self.transcript
             && model.is_file()
-            && second.is_dir()
+            && (second.is_dir() || is_kernel(second) && !is_kernel(model))
         {
             std::mem::swap(model, second);
         }

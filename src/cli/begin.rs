@@ -1,16 +1,18 @@
 //! How a run begins, or goes on, whoever proposes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
+use super::bench::{self, TimedArgs, parse_shape};
 use super::device::{self, Device};
 use super::options::{DeviceArgs, PassArgs};
-use super::session;
+use super::{alone, session};
 use crate::agent::Choice;
 use crate::history::{self, Archive, History, Pending};
 use crate::model::{Graph, ModelConfig};
+use crate::op::Shape;
 use crate::run::stop::{Rules, StopReason};
 use crate::run::{Options, RunError, RunState, VERSION, check_names, plan};
 use crate::worker::Client;
@@ -19,8 +21,9 @@ use crate::workspace::{RunSettings, Workspace};
 /// What is improved, and where.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
-    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any
-    #[arg(value_name = "MODEL_DIR")]
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has
+    /// any; or a kernel file, which is improved on its own
+    #[arg(value_name = "MODEL_DIR|KERNEL_FILE")]
     pub(super) model: PathBuf,
     #[command(flatten)]
     pass: PassArgs,
@@ -35,6 +38,9 @@ pub(super) struct RunArgs {
     /// Leave these operations alone
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     skip: Vec<String>,
+    /// Time a kernel file at this shape instead of its primary one, such as rows=512,cols=4096 (may be repeated)
+    #[arg(long, value_name = "SYMBOL=N,...", value_parser = parse_shape)]
+    shape: Vec<Shape>,
     /// Seed of everything that is drawn (secret where not given)
     #[arg(long)]
     seed: Option<u64>,
@@ -44,6 +50,32 @@ impl RunArgs {
     /// Whether an earlier run is gone on with.
     pub(super) const fn resumes(&self) -> bool {
         self.resume.is_some()
+    }
+
+    /// Whether a kernel file is improved, outside of any model.
+    fn is_kernel(&self) -> bool {
+        self.model.is_file()
+    }
+
+    /// Refuses what means nothing for a kernel alone, or for a model.
+    fn check(&self) -> anyhow::Result<()> {
+        if !self.model.exists() {
+            let model = self.model.display();
+            bail!("{model} is not there; name a directory with a model's config.json, or a kernel file");
+        }
+        let of_a_model = [("--only", &self.only), ("--skip", &self.skip)];
+        let named = of_a_model.iter().find(|(_, ops)| !ops.is_empty()).map(|(option, _)| *option);
+        match named.or(self.pass.of_a_model()) {
+            Some(option) if self.is_kernel() => bail!(
+                "{option} is for a model, and {} is a kernel file; --shape and --dtype say where it is timed",
+                self.model.display()
+            ),
+            _ if !self.shape.is_empty() && !self.is_kernel() => bail!(
+                "--shape is for a kernel file; in {} the shapes are the model's, by --batch, --seq and --phase",
+                self.model.display()
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -91,8 +123,13 @@ fn driven(agent: &Choice) -> Option<&str> {
     }
 }
 
-/// The workspace of a model directory, made where there is none; and what to say about that.
-pub(super) fn workspace_for(model: &Path) -> anyhow::Result<(Workspace, Vec<String>)> {
+/// The workspace of a model directory, made where there is none, or of a kernel file; and what to say about that.
+pub(super) fn workspace_for(args: &RunArgs) -> anyhow::Result<(Workspace, Vec<String>)> {
+    args.check()?;
+    let model = &args.model;
+    if args.is_kernel() {
+        return alone::workspace_of(model);
+    }
     if let Some(workspace) = Workspace::find(model)? {
         let created = workspace.ensure_repository()?;
         let said = created.map(|path| format!("made a git repository in {}", path.display()));
@@ -104,45 +141,74 @@ pub(super) fn workspace_for(model: &Path) -> anyhow::Result<(Workspace, Vec<Stri
     Ok((workspace, made.sentences()))
 }
 
-/// Profiles the model and plans a new run.
+/// Plans a new run and begins its history.
 async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &CancellationToken) -> anyhow::Result<Ready> {
-    let settings = &workspace.settings().run;
-    let Wanted { args, agent, tell, .. } = wanted;
-    let rules = rules(wanted, settings)?;
-    let config = ModelConfig::load(&args.model)?;
-    let choice = device::choose(args.device, workspace.settings().device)?;
-    let pass = args.pass.resolve(settings, choice.device, config.dtype);
-    let run = history::next_run_id(jiff::Zoned::now().date(), &Archive::open(workspace)?.used_run_ids()?);
-    // Everything that can be refused is refused before minutes are spent on a profile.
-    let targets = Graph::build(&config, pass)?.targets();
-    let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
-    check_names(args.only.iter().chain(&args.skip), &ops)?;
-    History::could_begin(workspace, &run)?;
-    let mut worker = session::worker(choice.device, false).await?;
-    let read = session::reader(Some(workspace));
-    let seed = args.seed.unwrap_or_else(crate::rng::secret_seed);
-    choice.notes().iter().for_each(|note| tell(note));
-    tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = session::kernels(Some(workspace), worker.device())?;
-    let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, seed, cancel).await?;
-    tell(&profile.table());
+    let args = wanted.args;
     let options = Options {
-        run,
-        model: model_path(workspace, &args.model)?,
-        pass,
-        agent: agent.clone().unwrap_or_default(),
-        rules,
+        run: history::next_run_id(jiff::Zoned::now().date(), &Archive::open(workspace)?.used_run_ids()?),
+        model: alone::path_in(workspace, &args.model)?,
+        pass: None,
+        agent: wanted.agent.clone().unwrap_or_default(),
+        rules: rules(wanted, &workspace.settings().run)?,
         only: args.only.clone(),
         skip: args.skip.clone(),
-        seed,
+        seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
     };
-    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op);
-    let state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
+    let (state, worker) = match args.is_kernel() {
+        true => plan_kernel(wanted, workspace, options).await?,
+        false => plan_model(wanted, workspace, options, cancel).await?,
+    };
     let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
     for file in history.left_out() {
         super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));
     }
     Ok(Ready { history, pending: None, state, worker })
+}
+
+/// Looks a kernel file up, which is all there is to improve.
+async fn plan_kernel(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    options: Options,
+) -> anyhow::Result<(RunState, Client)> {
+    let args = wanted.args;
+    let kernel = bench::Wanted::read(args.device, &args.model)?;
+    History::could_begin(workspace, &options.run)?;
+    let worker = session::worker(kernel.device, false).await?;
+    let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype() };
+    let shapes = kernel.target(&timed, worker.limits())?;
+    let words = alone::words(&kernel.source.name, &shapes, &worker);
+    (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
+    Ok((alone::begun(options, &kernel, shapes, &worker), worker))
+}
+
+/// Profiles the model and ranks what is in it.
+async fn plan_model(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    options: Options,
+    cancel: &CancellationToken,
+) -> anyhow::Result<(RunState, Client)> {
+    let Wanted { args, tell, .. } = wanted;
+    let config = ModelConfig::load(&args.model)?;
+    let choice = device::choose(args.device, workspace.settings().device)?;
+    let pass = args.pass.resolve(&workspace.settings().run, choice.device, config.dtype);
+    // Everything that can be refused is refused before minutes are spent on a profile.
+    let targets = Graph::build(&config, pass)?.targets();
+    let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
+    check_names(args.only.iter().chain(&args.skip), &ops)?;
+    History::could_begin(workspace, &options.run)?;
+    let mut worker = session::worker(choice.device, false).await?;
+    let read = session::reader(Some(workspace));
+    choice.notes().iter().for_each(|note| tell(note));
+    tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
+    let kernels = session::kernels(Some(workspace), worker.device())?;
+    let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, options.seed, cancel).await?;
+    tell(&profile.table());
+    let options = Options { pass: Some(pass), ..options };
+    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op);
+    let state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
+    Ok((state, worker))
 }
 
 /// Opens a run that was interrupted.
@@ -166,8 +232,12 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
         bail!("run {run} was written by another version of Warpsmith (format {}, this one {VERSION})", state.version);
     }
     let fixed = args.pass.is_given() || args.seed.is_some() || !args.only.is_empty() || !args.skip.is_empty();
-    if fixed {
-        bail!("a resumed run keeps its pass, seed and targets; only its stop rules can be given anew");
+    if fixed || !args.shape.is_empty() {
+        bail!("a resumed run keeps its pass, shapes, seed and targets; only its stop rules can be given anew");
+    }
+    let alone = args.is_kernel() || state.single().is_some();
+    if alone && alone::path_in(workspace, &args.model)? != state.model {
+        bail!("run {run} is on another ({0}); `{1}` goes on with it", state.model, resume_command(&state));
     }
     (wanted.override_rules)(&mut state.rules)?;
     if let Some(reason) = &state.ended {
@@ -219,11 +289,4 @@ fn check_same_judge(state: &RunState, worker: &Client) -> anyhow::Result<()> {
         super::warn("note: this is another build of Warpsmith than the one the run was begun with");
     }
     Ok(())
-}
-
-/// The model directory below the workspace, or its full path where it is elsewhere.
-fn model_path(workspace: &Workspace, model: &Path) -> anyhow::Result<String> {
-    let full = model.canonicalize().with_context(|| model.display().to_string())?;
-    let path = full.strip_prefix(workspace.root()).unwrap_or(&full);
-    Ok(path.to_string_lossy().into_owned())
 }

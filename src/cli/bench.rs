@@ -60,10 +60,10 @@ pub(super) struct Args {
 pub(super) struct TimedArgs {
     /// Time at this shape instead of the primary one, such as rows=512,cols=4096 (may be repeated)
     #[arg(long, value_name = "SYMBOL=N,...", value_parser = parse_shape)]
-    shape: Vec<Shape>,
+    pub(super) shape: Vec<Shape>,
     /// Time at this type [default: f32 on a CPU, f16 on a GPU]
     #[arg(long, value_enum)]
-    dtype: Option<Dtype>,
+    pub(super) dtype: Option<Dtype>,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -177,7 +177,8 @@ fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: Devi
     Ok(chosen.with_context(|| format!("{} is for {}", path.display(), own.name()))?.device)
 }
 
-fn parse_shape(text: &str) -> Result<Shape, String> {
+/// `rows=512,cols=4096`.
+pub(super) fn parse_shape(text: &str) -> Result<Shape, String> {
     text.split(',').try_fold(Shape::default(), |shape, pair| {
         let (symbol, value) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not SYMBOL=N"))?;
         let value = value.trim().parse().map_err(|_| format!("`{value}` is not a whole number"))?;

@@ -23,17 +23,20 @@ pub(super) fn run_line(state: &RunState, spent: Duration) -> String {
     line
 }
 
-/// `2/6 flash_attention · 31 % of model · 1.42x · 58 % roof · 3 of 5 reverts · 0h41 of 2h`.
+/// `2/6 flash_attention · 31 % of model · 1.42x · 58 % roof · 3 of 5 reverts · 0h41 of 2h`; a kernel alone has its shapes
+/// where the others have their share.
 pub(super) fn target_line(state: &RunState, target: &TargetState, spent: Duration) -> String {
     let counted = |phase: &Phase| !matches!(phase, Phase::Skipped(_));
     let total = state.targets.iter().filter(|target| counted(&target.phase)).count();
     let done = state.targets.iter().filter(|target| matches!(target.phase, Phase::Done(_))).count();
     let Rules { max_reverts, per_kernel, .. } = &state.rules;
-    let mut parts = vec![
-        format!("{}/{total} {}", done + 1, target.op),
-        format!("{:.0} % of model", 100.0 * target.share),
-        format!("{:.2}x", target.vs_user()),
-    ];
+    let mut parts = match state.pass {
+        Some(_) => {
+            vec![format!("{}/{total} {}", done + 1, target.op), format!("{:.0} % of model", 100.0 * target.share)]
+        }
+        None => vec![target.op.clone(), state.workload()],
+    };
+    parts.push(format!("{:.2}x", target.vs_user()));
     parts.extend(target.progress.roofline_pct.map(|pct| format!("{pct:.0} % roof")));
     parts.extend(max_reverts.map(|limit| format!("{} of {limit} reverts", target.progress.reverts)));
     parts.push(match per_kernel {

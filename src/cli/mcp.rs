@@ -26,7 +26,7 @@ use crate::run::{MakeAgent, Run, RunEvent, Watcher};
 /// discards. The run has a branch and a ledger as any other, and goes on after the client has gone: --resume.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  claude mcp add warpsmith -- warpsmith mcp models/tiny-llama      for Claude Code\n  codex mcp add warpsmith -- warpsmith mcp models/tiny-llama       for Codex\n  warpsmith mcp models/tiny-llama --resume                         go on with the latest run\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status",
+    after_help = "Examples:\n  claude mcp add warpsmith -- warpsmith mcp models/tiny-llama      for Claude Code\n  codex mcp add warpsmith -- warpsmith mcp models/tiny-llama       for Codex\n  warpsmith mcp models/tiny-llama --resume                         go on with the latest run\n  warpsmith mcp kernels/cpu/softmax.c                              a kernel alone, whatever calls it\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status",
     mut_arg("max_reverts", |arg| arg.help("Take no more for a target after N in a row that were not kept [default: no limit]")),
     mut_arg("roofline", |arg| arg.help("Take no more for a target at this percentage of its roofline [default: no limit]")),
     mut_arg("speedup", |arg| arg.help("Take no more for a target at this speedup against what you have today [default: no limit]")),
@@ -50,7 +50,7 @@ const WAITING: usize = 16;
 
 async fn mcp(args: Args) -> anyhow::Result<ExitCode> {
     let cancel = session::interruptible();
-    let (workspace, made) = begin::workspace_for(&args.run.model)?;
+    let (workspace, made) = begin::workspace_for(&args.run)?;
     let workspace = Arc::new(workspace);
     made.iter().for_each(|line| super::warn(line));
     // Cancelled when there is nobody to serve any more.

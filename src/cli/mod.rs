@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand, and the only place that prints.
 
 mod agent;
+mod alone;
 mod apply;
 mod begin;
 mod bench;

@@ -97,7 +97,9 @@ pub(super) fn news(state: &RunState, workspace: &Workspace, ending: Ending<'_>) 
         Ending::Interrupted => ("interrupted", "it was interrupted".to_owned()),
         Ending::Failed(why) => ("failed", one_line(why)),
     };
-    let measured = state.verified.as_ref().map(|report| report.measured.median);
+    let of_model = || state.verified.as_ref().map(|report| report.measured.median);
+    // A kernel alone was measured against what the user has as it was kept.
+    let measured = state.single().map_or_else(of_model, |kernel| Some(kernel.vs_user()));
     let speedup = measured.or(state.predicted().map(|(_, ratio)| ratio)).unwrap_or(1.0);
     let kept: u32 = state.targets.iter().map(|target| target.kept).sum();
     let how = if measured.is_some() { "measured" } else { "predicted" };

@@ -7,7 +7,7 @@ use clap::Args;
 use super::device::Device;
 use crate::model::{Pass, Phase};
 use crate::op::Dtype;
-use crate::workspace::BackendName;
+use crate::workspace::{BackendName, PhaseName, RunSettings};
 
 /// What the kernels run on.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -49,7 +49,7 @@ pub(super) struct PassArgs {
     /// Tokens in a sequence, earlier ones included where it decodes [default: 128, or `seq` in warpsmith.toml]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seq: Option<u64>,
-    /// What is run of each sequence [default: prefill; for verify, the run's]
+    /// What is run of each sequence [default: prefill, or `phase` in warpsmith.toml; for verify, the run's]
     #[arg(long, value_enum)]
     phase: Option<Phase>,
     /// Type of weights and activations [default: f32 on a CPU, the model's own on a GPU, or `dtype` in warpsmith.toml]
@@ -75,23 +75,74 @@ impl PassArgs {
             || self.layers.is_some()
     }
 
+    /// The first option given that says nothing about a kernel alone.
+    pub(super) fn of_a_model(&self) -> Option<&'static str> {
+        let given = [
+            ("--batch", self.batch.is_some()),
+            ("--seq", self.seq.is_some()),
+            ("--phase", self.phase.is_some()),
+            ("--layers", self.layers.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// The dtype, where the command line names one.
+    pub(super) const fn dtype(&self) -> Option<Dtype> {
+        self.dtype
+    }
+
     /// The same, in the phase `usual` where the command line leaves it open.
-    pub(super) fn in_phase(&self, usual: Phase) -> Self {
-        Self { phase: self.phase.or(Some(usual)), ..self.clone() }
+    pub(super) fn in_phase(&self, usual: Option<Phase>) -> Self {
+        Self { phase: self.phase.or(usual), ..self.clone() }
     }
 
     /// The pass: the command line first, then the settings, then what suits the device; `own` is the model's dtype.
-    pub(super) fn resolve(&self, settings: &crate::workspace::RunSettings, device: Device, own: Option<Dtype>) -> Pass {
+    pub(super) fn resolve(&self, settings: &RunSettings, device: Device, own: Option<Dtype>) -> Pass {
         let usual = match device {
             Device::Cpu => Dtype::F32,
             Device::Cuda(_) => own.unwrap_or(Dtype::F16),
         };
         Pass {
-            phase: self.phase.unwrap_or_default(),
+            phase: self.phase.or(settings.phase.map(phase)).unwrap_or_default(),
             batch: self.batch.or(settings.batch).unwrap_or(1),
             seq: self.seq.or(settings.seq).unwrap_or(128),
             dtype: self.dtype.or(settings.dtype).unwrap_or(usual),
             layers: self.layers,
         }
+    }
+}
+
+const fn phase(name: PhaseName) -> Phase {
+    match name {
+        PhaseName::Prefill => Phase::Prefill,
+        PhaseName::Decode => Phase::Decode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        pass: PassArgs,
+    }
+
+    #[test]
+    fn the_phase_is_the_command_lines_else_the_settings_else_the_prefill() {
+        let settings = |phase| RunSettings { phase, ..RunSettings::default() };
+        let chosen = |arguments: &[&str], settings: &RunSettings| {
+            let line = Line::try_parse_from([&["x"], arguments].concat()).unwrap();
+            line.pass.resolve(settings, Device::Cpu, None).phase
+        };
+        let decode = settings(Some(PhaseName::Decode));
+        assert_eq!(chosen(&[], &decode), Phase::Decode);
+        assert_eq!(chosen(&["--phase", "prefill"], &decode), Phase::Prefill);
+        assert_eq!(chosen(&["--phase", "decode"], &settings(Some(PhaseName::Prefill))), Phase::Decode);
+        assert_eq!(chosen(&[], &settings(None)), Phase::Prefill);
     }
 }

@@ -101,14 +101,17 @@ impl Watcher for Progress {
             RunEvent::Started { state, .. } => self.take_state(state),
             RunEvent::Ranked { state } => {
                 self.take_state(state);
-                let next = ranking(state);
+                let next = if state.pass.is_some() { ranking(state) } else { String::new() };
                 if !next.is_empty() {
                     self.plain(&format!("next, by what the whole could gain: {next}"));
                 }
             }
             RunEvent::Target { target, state } => {
                 self.take_state(state);
-                self.plain(&format!("target {}: {:.0} % of the model", target.op, 100.0 * target.share));
+                // A kernel alone was named in the first line.
+                if state.pass.is_some() {
+                    self.plain(&format!("target {}: {:.0} % of the model", target.op, 100.0 * target.share));
+                }
             }
             RunEvent::Proposing => self.doing("the agent is choosing".into()),
             RunEvent::Experiment { number, description } => self.doing(format!("#{number} {description}")),

@@ -74,8 +74,10 @@ fn runs(args: &Args) -> anyhow::Result<()> {
             let found = there.iter().find(|known| *known == run);
             let found = found.with_context(|| format!("there is nothing left of a run {run} here"))?;
             if open(run) && !args.force {
+                let state = archive.state(run)?;
+                let model = state["model"].as_str().unwrap_or("MODEL_DIR");
                 bail!(
-                    "run {run} can still be resumed (`warpsmith run MODEL_DIR --resume {run}`); --force removes what it left all the same"
+                    "run {run} can still be resumed (`warpsmith run {model} --resume {run}`); --force removes what it left all the same"
                 );
             }
             vec![found]

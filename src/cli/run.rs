@@ -16,13 +16,13 @@ use crate::run::stop::Rules;
 use crate::run::{Run, RunError, RunState};
 use crate::workspace::Workspace;
 
-/// Improve a model's kernels one by one, keeping only what is measured to be correct and faster.
+/// Improve a model's kernels one by one, or a single one, keeping only what is measured to be correct and faster.
 ///
 /// Works on a branch of its own (`warpsmith/<run>`), never on your files: of those it writes only `results.tsv` and
 /// `.warpsmith/`. Stop it with Ctrl-C at any time, or kill it: `--resume` goes on where it was.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n  warpsmith run models/tiny-llama --agent openai --model gpt-5.1 --proposals 4 --max-cost 20\n  warpsmith run models/tiny-llama --agent command -- claude -p --permission-mode acceptEdits\n  warpsmith run models/tiny-llama --agent replay .warpsmith/261120a/transcript.jsonl\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
+    after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n  warpsmith run kernels/cpu/softmax.c                  a kernel alone, whatever calls it\n  warpsmith run kernels/cpu/softmax.c --shape rows=512,cols=4096 --budget 5m\n  warpsmith run models/tiny-llama --agent openai --model gpt-5.1 --proposals 4 --max-cost 20\n  warpsmith run models/tiny-llama --agent command -- claude -p --permission-mode acceptEdits\n  warpsmith run models/tiny-llama --agent replay .warpsmith/261120a/transcript.jsonl\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -48,7 +48,7 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     args.agent.find_transcript(&mut args.run.model);
     let cancel = session::interruptible();
     let voice = Voice::choose(args.quiet);
-    let (workspace, made) = begin::workspace_for(&args.run.model)?;
+    let (workspace, made) = begin::workspace_for(&args.run)?;
     let workspace = Arc::new(workspace);
     made.iter().for_each(|line| super::say(line));
     let say = |text: &str| {

@@ -1,14 +1,15 @@
 //! `warpsmith verify`: the whole model before and after.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
 use super::options::{DeviceArgs, ModelArgs};
 use super::{device, session};
 use crate::history::Archive;
-use crate::model::ModelConfig;
+use crate::model::{Graph, ModelConfig};
 use crate::run::RunState;
 use crate::verify::{Question, Shares};
 use crate::worker::Client;
@@ -55,8 +56,24 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         )?,
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
-    let mut before = std::collections::BTreeMap::new();
-    let mut after = std::collections::BTreeMap::new();
+    // The run's kernels are written for its backend.
+    let wanted = args.device.or(device::backend_of(&state.backend)?);
+    let device = device::choose(wanted, workspace.settings().device)?.device;
+    let pass = args.model.pass.in_phase(state.pass.map(|pass| pass.phase));
+    let pass = pass.resolve(&workspace.settings().run, device, config.dtype);
+    if let Some(kernel) = state.single()
+        && !Graph::build(&config, pass)?.targets().iter().any(|target| target.op == kernel.op)
+    {
+        bail!("run {run} is on {} alone, which this model does not call; `--run RUN` names another run", kernel.op);
+    }
+    let cancel = session::interruptible();
+    let mut worker = session::worker(device, false).await?;
+    // A model's run had a kernel for each of its operations; what a kernel alone had around it is what stands here now.
+    let mut before = match state.single() {
+        Some(_) => session::kernels(Some(&workspace), worker.device())?,
+        None => BTreeMap::new(),
+    };
+    let mut after = before.clone();
     let mut unjudged = Vec::new();
     for target in state.targets.iter().filter(|target| !target.start_text.is_empty()) {
         before.insert(target.op.clone(), target.start_text.clone());
@@ -72,13 +89,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    // The run's kernels are written for its backend.
-    let wanted = args.device.or(device::backend_of(&state.backend)?);
-    let device = device::choose(wanted, workspace.settings().device)?.device;
-    let pass = args.model.pass.in_phase(state.pass.phase).resolve(&workspace.settings().run, device, config.dtype);
     let read = session::reader(Some(&workspace));
-    let cancel = session::interruptible();
-    let mut worker = session::worker(device, false).await?;
     let speedups = state.speedups();
     let question = Question {
         config: &config,
@@ -88,7 +99,10 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         speedups: &speedups,
         unjudged: &unjudged,
         // Another pass has other shares, and was never predicted; nor was what the run did not make.
-        predicted: state.predicted().filter(|_| state.pass == pass && unjudged.is_empty()).map(|(_, ratio)| ratio),
+        predicted: state
+            .predicted()
+            .filter(|_| state.pass == Some(pass) && unjudged.is_empty())
+            .map(|(_, ratio)| ratio),
         seed: crate::rng::secret_seed(),
     };
     if args.diagnose {

@@ -3,21 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use tokio_util::sync::CancellationToken;
 
 use super::bench::{TimedArgs, Wanted, read};
 use super::in_model::InModelArgs;
 use super::options::DeviceArgs;
-use super::session;
 use super::watch_screen::{self, Screen, Seen};
+use super::{alone, session};
 use crate::agent::Choice;
 use crate::history::{self, Archive, History};
-use crate::model::{Pass, Phase as PassPhase};
 use crate::op::TargetShape;
 use crate::ratchet::{Ratchet, RatchetError};
 use crate::run::stop::{Rules, StopReason};
-use crate::run::{Options, Phase, RunState, TargetState, alone};
+use crate::run::{Options, Phase, RunState};
 use crate::watch::{Driver, Judged, Saves, Watch};
 use crate::worker::{Client, WorkerError};
 use crate::workspace::Workspace;
@@ -91,18 +90,9 @@ struct Place {
 
 impl Place {
     fn of(kernel: &Path) -> anyhow::Result<Self> {
-        let full = kernel.canonicalize().with_context(|| kernel.display().to_string())?;
-        let folder = full.parent().unwrap_or(Path::new("/"));
-        let workspace = Workspace::find(folder)?.with_context(|| {
-            format!(
-                "{} belongs to no workspace, where --keep could keep its history; `warpsmith init` makes one",
-                kernel.display()
-            )
-        })?;
-        let file = full.strip_prefix(workspace.root()).unwrap_or(&full).to_string_lossy().into_owned();
-        if let Some(path) = workspace.ensure_repository()? {
-            super::say(&format!("made a git repository in {}", path.display()));
-        }
+        let (workspace, made) = alone::workspace_of(kernel)?;
+        made.iter().for_each(|line| super::say(line));
+        let file = alone::path_in(&workspace, kernel)?;
         Ok(Self { workspace, file })
     }
 }
@@ -139,34 +129,28 @@ fn begin(
 
 /// A run of one target that nobody resumes: whatever ends a watch, it has ended.
 fn state(run: String, file: String, wanted: &Wanted, shapes: Vec<TargetShape>, worker: &Client) -> RunState {
-    let dtype = shapes.first().map_or(crate::op::Dtype::F32, |shape| shape.dtype);
     let options = Options {
         run,
-        model: file.clone(),
-        // It stands for no pass: the shapes are the operation's own.
-        pass: Pass { phase: PassPhase::Prefill, batch: 1, seq: 1, dtype, layers: None },
+        model: file,
+        pass: None,
         agent: Choice::Outside { name: "watch".to_owned() },
         rules: Rules::default(),
         only: Vec::new(),
         skip: Vec::new(),
         seed: crate::rng::secret_seed(),
     };
-    let target = TargetState {
-        named: true,
-        share: 1.0,
-        phase: Phase::Done(StopReason::Watch),
-        ..TargetState::new(&wanted.source.name, file, wanted.text.clone(), shapes)
-    };
-    RunState { ended: Some(StopReason::Watch), ..alone(options, target, worker.device(), worker.judge()) }
+    let mut state = alone::begun(options, wanted, shapes, worker);
+    for target in &mut state.targets {
+        target.phase = Phase::Done(StopReason::Watch);
+    }
+    RunState { ended: Some(StopReason::Watch), ..state }
 }
 
 fn opening(args: &Args, worker: &Client, op: &str, shapes: &[TargetShape]) -> String {
-    let at: Vec<String> = shapes.iter().map(|target| format!("{} {}", target.shape, target.dtype)).collect();
     format!(
-        "watching {}: {op} on {}, timed at {}\nsave it to have it judged; Ctrl-C ends with a summary",
+        "watching {}: {}\nsave it to have it judged; Ctrl-C ends with a summary",
         args.kernel.display(),
-        worker.device().name,
-        at.join("; ")
+        alone::words(op, shapes, worker)
     )
 }
 

@@ -8,6 +8,7 @@ use super::Failure;
 use super::bench::{Bench, Taken, Trial};
 use super::cases::PlannedCase;
 use super::task::JudgeError;
+use super::undisturbed::undisturbed;
 
 /// Runs one planned case in `host`; a case that fails is recorded and ends the evaluation.
 pub(super) fn check<B: Backend>(
@@ -17,12 +18,12 @@ pub(super) fn check<B: Backend>(
     seed: u64,
 ) -> Result<(), Failure> {
     let PlannedCase { stage, case, .. } = planned;
-    let mut outcome = examine(trial, host, planned, seed)?;
-    if let Err(Fault::RanOn { .. }) = outcome {
-        // A core that was away looks the same as a thread that ran on: only a fresh process that repeats it is believed.
-        *host = trial.host()?;
-        outcome = examine(trial, host, planned, seed)?;
-    }
+    let outcome = undisturbed(|again| {
+        if again {
+            *host = trial.host()?;
+        }
+        examine(trial, host, planned, seed)
+    })?;
     let label = describe(trial.bench.op(), case);
     let (errors, failure) = outcome.map_err(|fault| Failure::fault(fault, *stage, &label))?;
     settle(trial, planned, errors, failure)

@@ -19,6 +19,7 @@ mod simulation;
 mod spread;
 mod task;
 mod timing;
+mod undisturbed;
 
 pub use bench::Watch;
 pub use build::MAX_IMAGES;

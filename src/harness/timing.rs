@@ -14,6 +14,7 @@ use super::build::Build;
 use super::check::{compare_with_oracle, damage, describe};
 use super::session::{Block, Round, Side, order};
 use super::task::JudgeError;
+use super::undisturbed::undisturbed;
 
 /// Running time before anything is measured, per kernel and session (`do_bench` warms up as long).
 const WARM_UP: Duration = Duration::from_millis(25);
@@ -228,19 +229,21 @@ impl<B: Backend> Rig<B> {
             Side::Incumbent if library => JudgeError::machine("the library in a timed launch", fault).into(),
             Side::Incumbent => JudgeError::Incumbent(format!("{fault} in a timed launch")).into(),
         };
-        match self.attempt(runner, index, (side, batch), change)? {
-            Err(Fault::RanOn { .. }) => {}
-            other => return other.map_err(blame),
-        }
-        // A core that was away looks the same as a thread that ran on: only a fresh process that repeats it is believed.
-        // Its first launches, cold, are not what is measured.
-        runner.host = bench.host(runner.build, &self.arena)?;
-        for _ in 0..UNMEASURED {
-            self.refresh(index, batch);
-            self.attempt(runner, index, (side, batch), change)?.map_err(blame)?;
-        }
-        self.refresh(index, batch);
-        self.attempt(runner, index, (side, batch), change)?.map_err(blame)
+        let sample = undisturbed(|again| {
+            if again {
+                runner.host = bench.host(runner.build, &self.arena)?;
+                // Its first launches, cold, are not what is measured.
+                for _ in 0..UNMEASURED {
+                    self.refresh(index, batch);
+                    if let Err(fault) = self.attempt(runner, index, (side, batch), false)? {
+                        return Ok(Err(fault));
+                    }
+                }
+                self.refresh(index, batch);
+            }
+            self.attempt(runner, index, (side, batch), change)
+        })?;
+        sample.map_err(blame)
     }
 
     fn attempt(

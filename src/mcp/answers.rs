@@ -78,7 +78,7 @@ impl Targets {
         Self {
             run: state.run.clone(),
             model: state.model.clone(),
-            pass: format!("{}, {}", state.pass.label(), state.pass.dtype),
+            pass: state.workload(),
             device: state.device.clone(),
             backend: state.backend.clone(),
             whole_us: state.before.as_ref().map(|profile| profile.whole_us),

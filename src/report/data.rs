@@ -9,9 +9,9 @@ use std::time::Duration;
 pub struct RunReport {
     /// The run's name.
     pub run: String,
-    /// The model directory, as it was given.
+    /// The model directory or the kernel file, as it was given.
     pub model: String,
-    /// The pass, in words: batch, tokens, dtype.
+    /// What was timed, in words: the pass by batch, tokens and dtype, or a kernel's shapes.
     pub pass: String,
     /// The device's name.
     pub device: String,
@@ -35,8 +35,8 @@ pub struct RunReport {
     pub resumed_at: Vec<u64>,
     /// What went wrong and was survived: the experiment at hand, and a sentence.
     pub troubles: Vec<(u64, String)>,
-    /// The whole model before and after.
-    pub whole: Whole,
+    /// The whole model before and after; none where a single kernel was improved outside of any model.
+    pub whole: Option<Whole>,
     /// The model's parts, most time before first.
     pub parts: Vec<PartReport>,
     /// How the parts' times after were come by, in a sentence.

@@ -11,6 +11,7 @@ mod summary;
 mod target;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod trail;
 mod whole;
 
@@ -19,4 +20,6 @@ pub use data::{
     TimingReport, Try, Whole, sound,
 };
 pub use page::{PAGE_FILE, Rendered};
-pub use summary::{ModelSummary, Summary, TargetSummary, an_hour, fine_times, milliseconds, spell};
+pub use summary::{
+    KernelSummary, ModelSummary, Subject, Summary, TargetSummary, an_hour, fine_times, milliseconds, spell,
+};

@@ -3,9 +3,8 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{self, Room};
-use super::data::{Measured, Outcome, RunReport, TargetReport, sound};
+use super::data::{Outcome, Outputs, RunReport, TargetReport};
 use super::figures::{NOTHING, counted, fine_times, legal, maybe_time, maybe_times, share, shell_word, span, time};
-use super::summary::places;
 use super::{an_hour, spell};
 
 /// The page's file name.
@@ -79,9 +78,11 @@ impl RunReport {
                         (chart.figure(&self.progress_caption()))
                     }
                 }
-                section #model {
-                    h2 { "Where the time goes" }
-                    (self.model_section(amdahl.as_ref()))
+                @if self.whole.is_some() {
+                    section #model {
+                        h2 { "Where the time goes" }
+                        (self.model_section(amdahl.as_ref()))
+                    }
                 }
                 section #roofline {
                     h2 { "How near to what the hardware can do" }
@@ -91,7 +92,7 @@ impl RunReport {
                     h2 { "Targets" }
                     (self.targets_table())
                     @for (at, target) in self.targets.iter().enumerate().filter(|(_, target)| target.begun) {
-                        (target.article(at + 1, own[at].as_ref()))
+                        (target.article(at + 1, own[at].as_ref(), self.whole.is_some()))
                     }
                 }
                 (self.troubles())
@@ -129,7 +130,7 @@ impl RunReport {
     pub fn headline(&self) -> String {
         let model = self.model_name();
         let kept = self.count(Outcome::Keep) > 0;
-        let whole = &self.whole;
+        let Some(whole) = &self.whole else { return self.kernel_headline() };
         let predicted = || whole.predicted.map_or_else(|| NOTHING.to_owned(), fine_times);
         match (&whole.measured, self.ended.is_some()) {
             _ if self.outputs_differ() => format!("{model}: the outputs differ"),
@@ -142,9 +143,6 @@ impl RunReport {
     }
 
     fn head(&self) -> Markup {
-        let whole = &self.whole;
-        let predicted = whole.predicted.map_or_else(|| NOTHING.to_owned(), fine_times);
-        let waiting = if self.ended.is_some() { "nothing to compare" } else { "when the run ends" };
         html! {
             header {
                 p.eyebrow { "Warpsmith · run " (self.run) }
@@ -159,58 +157,36 @@ impl RunReport {
                     }
                 }
                 dl.tiles {
-                    @match &whole.measured {
-                        Some(measured) => (tile("Measured", &fine_times(measured.ratio), &interval(measured))),
-                        None => (tile("Measured", NOTHING, waiting)),
+                    @match &self.whole {
+                        Some(whole) => (whole.tiles(self.ended.is_some())),
+                        None => (self.kernel_tiles()),
                     }
-                    (tile("Predicted", &predicted, "by Amdahl’s law, from the targets"))
-                    (tile("One pass", &self.pass_now(), &self.pass_beside()))
                     (tile("Experiments", &self.tries().count().to_string(), &self.pace()))
                     (tile("Time", &spell(self.spent), &format!("device busy {}", share(self.busy))))
-                    @match &whole.outputs {
-                        Some(outputs) => (tile("Outputs", if outputs.agree { "agree" } else { "differ" }, "before against after")),
-                        None => (tile("Outputs", NOTHING, waiting)),
-                    }
+                    @if let Some(whole) = &self.whole { (whole.outputs_tile(self.ended.is_some())) }
                 }
             }
         }
     }
 
+    /// What the model says now against what it said before, where that was looked at.
+    fn outputs(&self) -> Option<&Outputs> {
+        self.whole.as_ref()?.outputs.as_ref()
+    }
+
     /// Whether the model says something else than before.
     fn outputs_differ(&self) -> bool {
-        self.whole.outputs.as_ref().is_some_and(|outputs| !outputs.agree)
+        self.outputs().is_some_and(|outputs| !outputs.agree)
     }
 
-    /// A pass before: as it was timed beside the one after, where it was.
-    fn pass_before(&self) -> Option<f64> {
-        self.whole.measured.map(|measured| measured.passes_us.0).or(self.whole.before_us)
-    }
-
-    /// A pass now, measured or predicted.
     fn pace(&self) -> String {
         let tries = self.tries().count() as u64;
         format!("{} kept, {:.0} an hour", self.count(Outcome::Keep), an_hour(tries, self.spent))
     }
 
-    fn pass_now(&self) -> String {
-        let predicted = || Some(self.whole.before_us? / self.whole.predicted?);
-        maybe_time(self.whole.measured.map(|measured| measured.passes_us.1).or_else(predicted))
-    }
-
-    /// What a pass was, and which of the two ways to time it both figures are of.
-    fn pass_beside(&self) -> String {
-        let Some(before) = self.pass_before() else { return "it was not profiled".to_owned() };
-        let was = time(before);
-        match (&self.whole.measured, self.whole.predicted) {
-            (Some(_), _) => format!("was {was}, both in fresh processes"),
-            (None, Some(_)) => format!("predicted; was {was} in the profile"),
-            (None, None) => format!("was {was} in the profile"),
-        }
-    }
-
     /// What must not be overlooked.
     fn alerts(&self) -> Markup {
-        let outputs = self.whole.outputs.as_ref();
+        let outputs = self.outputs();
         html! {
             @if let Some(outputs) = outputs {
                 p.alert[!outputs.agree].note[outputs.agree] { (sentence(&outputs.words)) }
@@ -244,7 +220,9 @@ impl RunReport {
             div.scroll {
                 table.numbers {
                     thead { tr {
-                        th { "target" } th { "share" } th { "start" } th { "now" } th { "vs. yours" } th { "of roof" }
+                        th { "target" }
+                        @if self.whole.is_some() { th { "share" } }
+                        th { "start" } th { "now" } th { "vs. yours" } th { "of roof" }
                         th { "kept" } th { "tried" } th.words { "stopped because" }
                     } }
                     tbody {
@@ -255,7 +233,7 @@ impl RunReport {
                                         a href=(format!("#target-{}", at + 1)) { (at + 1) " " (target.op) }
                                     } @else { (at + 1) " " (target.op) }
                                 }
-                                td { (share(target.share)) }
+                                @if self.whole.is_some() { td { (share(target.share)) } }
                                 td { (maybe_time(target.start_us)) }
                                 td { (maybe_time(target.best_us)) }
                                 td { (maybe_times(target.vs_user)) }
@@ -271,7 +249,8 @@ impl RunReport {
             p.small {
                 "“vs. yours” is the speed against what you have today"
                 (self.against())
-                "; “share” is of the model’s pass at the last ranking."
+                @if self.whole.is_some() { "; “share” is of the model’s pass at the last ranking" }
+                "."
             }
         }
     }
@@ -338,7 +317,7 @@ impl RunReport {
         }
         rows.push((format!("warpsmith show {number} --run {run}"), "one experiment: cases, times, why"));
         rows.push((format!("warpsmith log --wide --run {run}"), "every experiment with the times of each shape"));
-        if kept {
+        if kept && self.whole.is_some() {
             rows.push((
                 format!("warpsmith verify {model} --run {run}"),
                 "measure the whole model again, before and after",
@@ -380,24 +359,12 @@ impl TargetReport {
     }
 }
 
-fn tile(name: &str, figure: &str, beside: &str) -> Markup {
+pub(super) fn tile(name: &str, figure: &str, beside: &str) -> Markup {
     html! {
         div {
             dt { (name) }
             dd { strong { (figure) } span { (beside) } }
         }
-    }
-}
-
-/// The 95 % interval of the ratio, with as many digits as that has, in words.
-pub(super) fn interval(measured: &Measured) -> String {
-    let digits = places(measured.ratio);
-    match measured.interval {
-        Some((low, high)) if sound(low).and(sound(high)).is_some() => {
-            format!("{low:.digits$}× to {high:.digits$}× (95 %)")
-        }
-        Some(_) => format!("{NOTHING} (95 %)"),
-        None => "too few passes for an interval".to_owned(),
     }
 }
 

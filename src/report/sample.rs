@@ -76,7 +76,7 @@ pub(super) fn bare(targets: Vec<TargetReport>) -> RunReport {
         resumed: 0,
         resumed_at: Vec::new(),
         troubles: Vec::new(),
-        whole: Whole::default(),
+        whole: Some(Whole::default()),
         parts: Vec::new(),
         after_words: String::new(),
         targets,
@@ -131,7 +131,7 @@ pub(super) fn night(count: u64, targets: usize) -> RunReport {
         resumed: 2,
         resumed_at: vec![14, 90],
         troubles: vec![(14, "#14 is judged again: the worker died (signal 9)".to_owned())],
-        whole: Whole {
+        whole: Some(Whole {
             before_us: Some(whole_us),
             predicted: Some(1.41),
             measured: Some(Measured { ratio: 1.374, interval: Some((1.361, 1.388)), passes_us: (41_900.0, 30_500.0) }),
@@ -140,7 +140,7 @@ pub(super) fn night(count: u64, targets: usize) -> RunReport {
                 words: "outputs agree to 3.1e-3 of their rms (bound 9.0e-2); same next token at 2047 of 2048 positions"
                     .to_owned(),
             }),
-        },
+        }),
         parts,
         ceilings: Some(CeilingLines {
             read_gb_s: 4_380.0,

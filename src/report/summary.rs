@@ -19,8 +19,26 @@ pub struct Summary {
     pub ended: String,
     /// Each target, in the order they were worked on.
     pub targets: Vec<TargetSummary>,
-    /// The whole model; none where a single kernel was improved.
-    pub model: Option<ModelSummary>,
+    /// What was improved.
+    pub subject: Subject,
+}
+
+/// What a run improves.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Subject {
+    /// A model; its figures where it was profiled.
+    Model(Option<ModelSummary>),
+    /// A single kernel, outside of any model: the run's only target.
+    Kernel(KernelSummary),
+}
+
+/// A kernel on its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelSummary {
+    /// Its file.
+    pub file: String,
+    /// The shapes it was timed at, in words.
+    pub at: String,
 }
 
 /// One target in a line and a reason.
@@ -81,10 +99,22 @@ impl std::fmt::Display for Summary {
             writeln!(f, "agent {agent}")?;
         }
         writeln!(f)?;
+        // A kernel alone is all there is.
+        let share = |words: String| match &self.subject {
+            Subject::Model(_) => format!(" {words:>6}"),
+            Subject::Kernel(_) => String::new(),
+        };
         writeln!(
             f,
-            "  {:<18} {:>6} {:>20} {:>8} {:>6}  {:>4} {:>6} {:>6}  stopped because",
-            "target", "share", "start -> now", "vs yours", "roof", "kept", "revert", "reject"
+            "  {:<18}{} {:>22} {:>8} {:>6}  {:>4} {:>6} {:>6}  stopped because",
+            "target",
+            share("share".to_owned()),
+            "start -> now",
+            "vs yours",
+            "roof",
+            "kept",
+            "revert",
+            "reject"
         )?;
         for target in &self.targets {
             let times = target.times_us.map_or_else(
@@ -94,9 +124,9 @@ impl std::fmt::Display for Summary {
             let roofline = target.roofline_pct.map_or_else(|| "-".to_owned(), |pct| format!("{pct:.0} %"));
             writeln!(
                 f,
-                "  {:<18} {:>4.0} % {:>20} {:>7.2}x {:>6}  {:>4} {:>6} {:>6}  {}",
+                "  {:<18}{} {:>22} {:>7.2}x {:>6}  {:>4} {:>6} {:>6}  {}",
                 target.op,
-                100.0 * target.share,
+                share(format!("{:.0} %", 100.0 * target.share)),
                 times,
                 target.vs_user,
                 roofline,
@@ -106,21 +136,33 @@ impl std::fmt::Display for Summary {
                 target.why
             )?;
         }
-        let Some(model) = &self.model else { return Ok(()) };
-        writeln!(f)?;
+        match &self.subject {
+            Subject::Model(None) => Ok(()),
+            Subject::Model(Some(model)) => write!(f, "\n{model}"),
+            Subject::Kernel(kernel) => {
+                let (start, now) = self.targets.first().and_then(|target| target.times_us).unzip();
+                let time = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), small_time);
+                writeln!(f, "\n  {} at {}: {} -> {}", kernel.file, kernel.at, time(start), time(now))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for ModelSummary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
             "  model {} -> {} predicted ({})",
-            milliseconds(model.before_us),
-            milliseconds(model.before_us / model.predicted),
-            fine_times(model.predicted)
+            milliseconds(self.before_us),
+            milliseconds(self.before_us / self.predicted),
+            fine_times(self.predicted)
         )?;
-        if let Some((ratio, low, high)) = model.measured {
+        if let Some((ratio, low, high)) = self.measured {
             let digits = places(ratio);
             write!(f, ", measured {ratio:.digits$}x ({low:.digits$} to {high:.digits$})")?;
         }
         writeln!(f)?;
-        if let Some(outputs) = &model.outputs {
+        if let Some(outputs) = &self.outputs {
             writeln!(f, "  {outputs}")?;
         }
         Ok(())
@@ -143,6 +185,11 @@ pub fn fine_times(ratio: f64) -> String {
 pub fn milliseconds(us: f64) -> String {
     let ms = us / 1000.0;
     if ms >= 1.0 { format!("{ms:.2} ms") } else { format!("{ms:.3} ms") }
+}
+
+/// The same for what may be shorter: `12.40 ms`, `31.2 µs`.
+fn small_time(us: f64) -> String {
+    if us >= 1000.0 { milliseconds(us) } else { format!("{us:.1} µs") }
 }
 
 /// A length of time for people: `3h12`, `41 min`, `12 s`.
@@ -181,12 +228,12 @@ mod tests {
                 rejected: 1,
                 why: "2.00x what you had (limit 2x)".into(),
             }],
-            model: Some(ModelSummary {
+            subject: Subject::Model(Some(ModelSummary {
                 before_us: 20_000.0,
                 predicted: 1.45,
                 measured: Some((1.44, 1.43, 1.46)),
                 outputs: None,
-            }),
+            })),
         };
         let text = summary.to_string();
         for part in [
@@ -197,11 +244,18 @@ mod tests {
             "(limit 2x)",
             "measured 1.44x (1.43 to 1.46)",
             "vs yours",
+            " 62 %",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
-        let alone = Summary { model: None, ..summary }.to_string();
-        assert!(alone.contains("12.40 ms -> 6.20 ms") && !alone.contains("predicted"), "{alone}");
+        let kernel = KernelSummary { file: "kernels/cpu/softmax.c".into(), at: "rows=8 f32".into() };
+        let mut alone = Summary { subject: Subject::Kernel(kernel), ..summary };
+        alone.targets[0].times_us = Some((12_400.0, 620.0));
+        let text = alone.to_string();
+        assert!(text.ends_with("\n\n  kernels/cpu/softmax.c at rows=8 f32: 12.40 ms -> 620.0 µs\n"), "{text}");
+        assert!(!text.contains("predicted") && !text.contains("share") && !text.contains("62 %"), "{text}");
+        alone.targets[0].times_us = None;
+        assert!(alone.to_string().ends_with("at rows=8 f32: - -> -\n"), "{alone}");
     }
 
     #[test]

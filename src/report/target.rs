@@ -49,8 +49,8 @@ impl Group<'_> {
 }
 
 impl TargetReport {
-    /// The target's article, its number on the page being `place`.
-    pub(super) fn article(&self, place: usize, chart: Option<&Chart>) -> Markup {
+    /// The target's article, its number on the page being `place`; `of_model` where it is one of a model's.
+    pub(super) fn article(&self, place: usize, chart: Option<&Chart>, of_model: bool) -> Markup {
         html! {
             article id=(format!("target-{place}")) {
                 h3 { span.place { (place) } " " (self.op) }
@@ -64,13 +64,14 @@ impl TargetReport {
                         }
                         _ => "It was not timed. ",
                     }
-                    (share(self.share)) " of the model; " (spell(self.spent)) " spent. "
+                    @if of_model { (share(self.share)) " of the model; " }
+                    (spell(self.spent)) " spent. "
                     @if self.left { "Stopped: " (self.why) "." } @else { (sentence(&self.why)) }
                 }
                 @if let Some(chart) = chart {
                     (chart.figure(&html! { (self.op) ": every experiment, at its speedup over the starting point." }))
                 }
-                @if let Some(timing) = &self.timing { (timing.section()) }
+                @if let Some(timing) = &self.timing { (timing.section(of_model)) }
                 (self.experiments())
                 p.small { "Kernel file " code { (self.file) } "." }
             }
@@ -157,11 +158,12 @@ impl TimingReport {
             .then(|| (self.latency_us / (1.0 + half), self.latency_us * (1.0 + half)))
     }
 
-    fn section(&self) -> Markup {
+    fn section(&self, of_model: bool) -> Markup {
         let confirmed: Vec<String> = self.confirmations.iter().map(|ratio| times(*ratio)).collect();
         html! {
             p {
-                "The incumbent takes " strong { (shown_time(self.latency_us)) } " a pass"
+                "The incumbent takes " strong { (shown_time(self.latency_us)) }
+                @if of_model { " a pass" }
                 @if let Some((low, high)) = self.latency_interval() {
                     " (95 % of sessions within " (shown_time(low)) " to " (shown_time(high)) ")"
                 }
@@ -239,6 +241,6 @@ mod tests {
         let (low, high) = timing(0.01).latency_interval().expect("an interval");
         assert!((low - 98.077).abs() < 0.01 && (high - 101.96).abs() < 0.01, "{low} {high}");
         assert_eq!(timing(f64::NAN).latency_interval(), None);
-        assert!(!timing(f64::NAN).section().into_string().contains("NaN"));
+        assert!(!timing(f64::NAN).section(true).into_string().contains("NaN"));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::data::{Outcome, Outputs, RunReport, Try};
 use super::sample::{bare, night, part, target, tried};
-use super::{Measured, Rendered};
+use super::{Measured, Rendered, Whole};
 
 /// The page as XML: it has no void element but `meta`, so that a strict parser can read it.
 fn parsed(page: &str) -> String {
@@ -112,7 +112,8 @@ fn a_run_that_kept_nothing_or_has_not_begun_says_so() {
 #[test]
 fn outputs_that_differ_come_before_any_speedup() {
     let mut report = night(20, 1);
-    report.whole.outputs = Some(Outputs { agree: false, words: "OUTPUTS DIFFER: by 5e-2".to_owned() });
+    let outputs = Outputs { agree: false, words: "OUTPUTS DIFFER: by 5e-2".to_owned() };
+    report.whole = report.whole.map(|whole| Whole { outputs: Some(outputs), ..whole });
     let page = rendered(&report).page;
     assert!(page.contains("<h1>llama-7b: the outputs differ</h1>"), "{page}");
     assert!(page.contains("<p class=\"alert\">OUTPUTS DIFFER: by 5e-2.</p>"), "{page}");
@@ -159,7 +160,8 @@ fn words_from_outside_are_text_wherever_they_stand() {
     report.ended = None;
     report.troubles = vec![(1, hostile.to_owned())];
     report.notes = vec![hostile.to_owned()];
-    report.whole.outputs = Some(Outputs { agree: false, words: hostile.to_owned() });
+    let outputs = Outputs { agree: false, words: hostile.to_owned() };
+    report.whole = report.whole.map(|whole| Whole { outputs: Some(outputs), ..whole });
     if let Some(ceilings) = &mut report.ceilings {
         ceilings.arithmetic = Some((hostile.to_owned(), 712_000.0));
     }
@@ -173,9 +175,12 @@ fn figures_that_are_missing_or_infinite_do_no_harm() {
     for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, f64::MAX, f64::MIN_POSITIVE] {
         let mut report = night(12, 2);
         report.busy = odd;
-        report.whole.before_us = Some(odd);
-        report.whole.predicted = Some(odd);
-        report.whole.measured = Some(Measured { ratio: odd, interval: Some((odd, odd)), passes_us: (odd, odd) });
+        report.whole = Some(Whole {
+            before_us: Some(odd),
+            predicted: Some(odd),
+            measured: Some(Measured { ratio: odd, interval: Some((odd, odd)), passes_us: (odd, odd) }),
+            outputs: None,
+        });
         for part in &mut report.parts {
             (part.before_us, part.after_us) = (odd, odd);
             (part.roofline_us, part.vs_user, part.in_place) = (Some(odd), Some(odd), Some(odd));
@@ -197,7 +202,34 @@ fn figures_that_are_missing_or_infinite_do_no_harm() {
             ceilings.arithmetic = Some(("bf16".to_owned(), odd));
         }
         rendered(&report);
+        rendered(&RunReport { whole: None, ..report });
     }
+}
+
+#[test]
+fn a_kernel_alone_has_a_page_that_speaks_of_no_model() {
+    let alone = RunReport {
+        model: "kernels/cuda/matmul.cu".to_owned(),
+        pass: "M=128 N=128 K=64 f16".to_owned(),
+        whole: None,
+        parts: Vec::new(),
+        ..night(40, 1)
+    };
+    let Rendered { page, charts } = rendered(&alone);
+    assert!(page.contains("<h1>matmul.cu is ") && page.contains(" as fast</h1>"), "{page}");
+    for part in ["M=128 N=128 K=64 f16 on NVIDIA H200", "over the starting point", "against cuBLAS", "Of its roofline"]
+    {
+        assert!(page.contains(part), "{part} is missing in\n{page}");
+    }
+    for absent in
+        ["of the model", "One pass", "Predicted", "Outputs", "share", "warpsmith verify", "id=\"model\"", " pass "]
+    {
+        let text = page.split("</style>").last().unwrap();
+        assert!(!text.contains(absent), "{absent} in\n{text}");
+    }
+    assert!(charts.iter().any(|(name, _)| name == "roofline.svg"), "{charts:?}");
+    let begun = RunReport { whole: None, ..bare(vec![target("softmax", vec![tried(1, Outcome::Base)])]) };
+    assert!(rendered(&begun).page.contains("<h1>tiny-llama: nothing kept so far</h1>"));
 }
 
 #[test]

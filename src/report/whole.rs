@@ -59,7 +59,7 @@ impl RunReport {
                 p.small {
                     "“vs. yours” is the kernel timed alone against what you have today; “in place” is the same within the model, where "
                     "caches and clocks are what they are there. Steps in grey are no operation’s, and stay as they are. "
-                    @if self.whole.measured.is_some() {
+                    @if self.whole.as_ref().is_some_and(|whole| whole.measured.is_some()) {
                         "“before” is from the profile at the start; the pass above was timed again at the end, both sides in "
                         "fresh processes, and differs from the profile’s by what processes differ. "
                     }
@@ -75,7 +75,9 @@ impl RunReport {
         html! {
             @if let Some(chart) = chart {
                 (chart.figure(&html! {
-                    "Rings are starting points, discs what there is now, both over all calls of a pass. The black line is what reading memory and "
+                    "Rings are starting points, discs what there is now"
+                    @if self.whole.is_some() { ", both over all calls of a pass" }
+                    ". The black line is what reading memory and "
                     "arithmetic allow, the grey one what writing does, all measured on this device. A target above the "
                     "slope found its data in a cache. "
                     @let missing = self.unplaced();

@@ -116,8 +116,8 @@ impl Run {
         let proposal = &proposed.proposal;
         let textless = Proposed { proposal: Proposal { text: String::new(), ..proposal.clone() }, ..proposed.clone() };
         // What was judged under this number before and went back to be mended had inputs of its own.
-        let fresh = Stream::new(Stream::new(self.state.seed, "experiment").bits(number), "again");
         let first = Stream::new(self.state.seed, "experiment").bits(number);
+        let again = || Stream::new(first, "again").bits(target.judged);
         Ok(Experiment {
             number,
             file: target.file.clone(),
@@ -131,7 +131,7 @@ impl Run {
             target: target.shapes.clone(),
             precision: target.precision,
             branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
-            seed: seed.unwrap_or(if target.judged == 0 { first } else { fresh.bits(target.judged) }),
+            seed: seed.unwrap_or_else(|| if target.judged == 0 { first } else { again() }),
             meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,
             story: Value::Null,
         })

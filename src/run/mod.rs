@@ -1,4 +1,4 @@
-//! A run: profile the model, rank its kernels, improve them one by one, say what came of it.
+//! A run: profile the model, rank its kernels, improve them one by one, say what came of it; or improve a single kernel.
 
 mod brief;
 mod events;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::transcript::Transcript;
 use crate::agent::{Agent, AgentError, Bill};
 use crate::history::HistoryError;
-use crate::model::{ModelConfig, ModelError};
+use crate::model::{ModelConfig, ModelError, Pass};
 use crate::op::OpError;
 use crate::ratchet::{Ratchet, RatchetError};
 use crate::verify::{Report, VerifyError};
@@ -190,9 +190,10 @@ impl Run {
     /// Measures what was kept so far in the whole model, and puts the waiting targets in the order of what
     /// they can still do for it.
     async fn rank_again(&mut self, index: usize) -> Result<(), RunError> {
+        let Some(pass) = self.state.pass else { return Ok(()) };
         let target = &self.state.targets[index];
         if target.vs_user() > 1.0 && target.share >= LEAST_VISIBLE_SHARE {
-            match self.measure_in_model().await {
+            match self.measure_in_model(pass).await {
                 Ok(ratio) => {
                     self.state.in_model = Some(InModel { ratio, speedups: self.state.speedups() });
                 }
@@ -230,14 +231,15 @@ impl Run {
         Ok(kernels)
     }
 
-    /// Compares the whole model before and after, and writes down how the run ended.
+    /// Compares the whole model, where there is one, before and after, and writes down how the run ended.
     async fn close(&mut self, reason: StopReason) -> Result<(), RunError> {
         self.tick();
         if reason != StopReason::Interrupted {
             self.give_up_all_mending()?;
-            if self.state.targets.iter().any(|target| target.kept > 0) {
+            let kept = self.state.targets.iter().any(|target| target.kept > 0);
+            if let Some(pass) = self.state.pass.filter(|_| kept) {
                 self.watcher.on(&RunEvent::Verifying);
-                match self.verify().await {
+                match self.verify(pass).await {
                     Ok(report) => {
                         self.watcher.on(&RunEvent::Verified { report: &report });
                         self.state.verified = Some(report);
@@ -254,22 +256,22 @@ impl Run {
         Ok(())
     }
 
-    async fn verify(&mut self) -> Result<Report, RunError> {
+    async fn verify(&mut self, pass: Pass) -> Result<Report, RunError> {
         let kernels = self.both_kernels()?;
         let config = ModelConfig::load(&self.model_dir)?;
         let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
         let speedups = self.state.speedups();
-        let question = kernels.question(&config, &self.state, &speedups);
+        let question = kernels.question(&config, pass, &self.state, &speedups);
         Ok(crate::verify::verify(self.ratchet.worker(), &question, &read, &self.cancel).await?)
     }
 
     /// How much faster whole passes are by all that was kept so far.
-    async fn measure_in_model(&mut self) -> Result<f64, RunError> {
+    async fn measure_in_model(&mut self, pass: Pass) -> Result<f64, RunError> {
         let kernels = self.both_kernels()?;
         let config = ModelConfig::load(&self.model_dir)?;
         let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
         let speedups = self.state.speedups();
-        let question = kernels.question(&config, &self.state, &speedups);
+        let question = kernels.question(&config, pass, &self.state, &speedups);
         Ok(crate::verify::speedup(self.ratchet.worker(), &question, &read, &self.cancel).await?)
     }
 
@@ -297,12 +299,13 @@ impl Kernels {
     fn question<'a>(
         &'a self,
         config: &'a ModelConfig,
+        pass: Pass,
         state: &RunState,
         speedups: &'a BTreeMap<String, f64>,
     ) -> crate::verify::Question<'a> {
         crate::verify::Question {
             config,
-            pass: state.pass,
+            pass,
             before: &self.before,
             after: &self.after,
             speedups,

@@ -15,10 +15,10 @@ use super::stop::Rules;
 pub struct Options {
     /// The run's name.
     pub run: String,
-    /// The model directory, as it is shown.
+    /// The model directory or the kernel file, as it is shown.
     pub model: String,
-    /// The pass.
-    pub pass: Pass,
+    /// The pass; none for a kernel outside of any model.
+    pub pass: Option<Pass>,
     /// Who proposes.
     pub agent: Choice,
     /// When to stop.
@@ -71,10 +71,13 @@ pub fn plan(
     Ok(begun(options, Some(profile), targets, device, judge))
 }
 
-/// The state of a single kernel that is improved outside of any model; [`Options::model`] names its file.
+/// The state that a single kernel, outside of any model, starts from; [`Options::model`] names its file.
+///
+/// It is the only target, all there is to improve, and whatever it can gain is worth the time.
 #[must_use]
 pub fn alone(options: Options, target: TargetState, device: &DeviceCard, judge: &str) -> RunState {
-    begun(options, None, vec![target], device, judge)
+    let target = TargetState { named: true, share: 1.0, ..target };
+    begun(Options { pass: None, ..options }, None, vec![target], device, judge)
 }
 
 /// A run that has done nothing yet.

@@ -20,8 +20,6 @@ impl RunState {
     /// The run as the report shows it; `rows` are its experiments, oldest first.
     #[must_use]
     pub fn report(&self, rows: &[Row], cost: CostOf<'_>) -> RunReport {
-        let pass = &self.pass;
-        let verified = self.verified.as_ref();
         let span = rows.first().zip(rows.last()).map(|(first, last)| [first.time.clone(), last.time.clone()]);
         let (parts, after_words) = self.before.as_ref().map(|profile| self.parts(profile)).unwrap_or_default();
         let notes = self.before.iter().flat_map(|profile| &profile.notes);
@@ -40,27 +38,38 @@ impl RunState {
             resumed: self.resumed,
             resumed_at: self.resumed_at.clone(),
             troubles: self.troubles.iter().map(|trouble| (trouble.experiment, trouble.what.clone())).collect(),
-            whole: Whole {
-                before_us: self.before.as_ref().map(|profile| profile.whole_us),
-                predicted: self.predicted().map(|(_, ratio)| ratio),
-                measured: verified.map(|report| Measured {
-                    ratio: report.measured.median,
-                    interval: report.measured.low.zip(report.measured.high),
-                    passes_us: (report.measured.before_us, report.measured.after_us),
-                }),
-                outputs: verified
-                    .map(|report| Outputs { agree: report.output.wrong.is_none(), words: report.output_line() }),
-            },
+            whole: self.single().is_none().then(|| self.whole()),
             parts,
             after_words,
             targets: self.targets.iter().map(|target| target.report(rows, cost)).collect(),
             ceilings: self.ceilings.as_ref().map(|ceilings| CeilingLines {
                 read_gb_s: ceilings.read_gb_s,
                 write_gb_s: ceilings.write_gb_s,
-                arithmetic: ceilings.gflops.get(&pass.dtype).map(|rate| (pass.dtype.to_string(), *rate)),
+                arithmetic: self.dtype().and_then(|dtype| Some((dtype.to_string(), *ceilings.gflops.get(&dtype)?))),
             }),
             notes: notes.cloned().collect(),
             seed: self.seed,
+        }
+    }
+
+    /// The type of the pass, or at which a kernel alone is timed.
+    fn dtype(&self) -> Option<Dtype> {
+        let timed = || Some(self.single()?.shapes.first()?.dtype);
+        self.pass.map(|pass| pass.dtype).or_else(timed)
+    }
+
+    fn whole(&self) -> Whole {
+        let verified = self.verified.as_ref();
+        Whole {
+            before_us: self.before.as_ref().map(|profile| profile.whole_us),
+            predicted: self.predicted().map(|(_, ratio)| ratio),
+            measured: verified.map(|report| Measured {
+                ratio: report.measured.median,
+                interval: report.measured.low.zip(report.measured.high),
+                passes_us: (report.measured.before_us, report.measured.after_us),
+            }),
+            outputs: verified
+                .map(|report| Outputs { agree: report.output.wrong.is_none(), words: report.output_line() }),
         }
     }
 

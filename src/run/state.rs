@@ -27,10 +27,10 @@ pub struct RunState {
     pub version: u32,
     /// The run's name, such as `261120a`.
     pub run: String,
-    /// The model directory, relative to the workspace.
+    /// The model directory, or the kernel file that is improved outside of any model; relative to the workspace.
     pub model: String,
-    /// The pass that is profiled.
-    pub pass: Pass,
+    /// The pass that is profiled; none where a single kernel is improved outside of any model.
+    pub pass: Option<Pass>,
     /// Who proposes.
     pub agent: Choice,
     /// What its proposals have cost so far.
@@ -53,7 +53,7 @@ pub struct RunState {
     pub busy_s: f64,
     /// Number of the next experiment.
     pub next_experiment: u64,
-    /// The profile the run started from.
+    /// The profile the run started from; none without a pass.
     pub before: Option<Profile>,
     /// Targets: done ones, the active one, waiting ones in Amdahl order.
     pub targets: Vec<TargetState>,
@@ -226,6 +226,12 @@ impl TargetState {
 }
 
 impl RunState {
+    /// The kernel of a run that improves a single one, outside of any model.
+    #[must_use]
+    pub fn single(&self) -> Option<&TargetState> {
+        self.targets.first().filter(|_| self.pass.is_none())
+    }
+
     /// The target being worked on.
     #[must_use]
     pub fn active(&self) -> Option<&TargetState> {

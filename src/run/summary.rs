@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::evaluation::Verdict;
-use crate::report::{ModelSummary, Summary, TargetSummary};
+use crate::profile::Profile;
+use crate::report::{KernelSummary, ModelSummary, Subject, Summary, TargetSummary};
 
-use super::stop::StopReason;
 use super::{Phase, RunState, TargetState};
 
 impl RunState {
@@ -20,22 +20,30 @@ impl RunState {
             agent: (!self.bill.is_empty()).then(|| format!("{}: {}", self.agent.name(), self.bill)),
             ended: self.ended.as_ref().map_or_else(|| "it was interrupted".to_owned(), ToString::to_string),
             targets: self.targets.iter().map(TargetState::summary).collect(),
-            model: self.before.as_ref().map(|before| ModelSummary {
-                before_us: before.whole_us,
-                predicted: self.predicted().map_or(1.0, |(_, ratio)| ratio),
-                measured: self.verified.as_ref().map(|report| {
-                    let measured = &report.measured;
-                    (measured.median, measured.low.unwrap_or(measured.median), measured.high.unwrap_or(measured.median))
-                }),
-                outputs: self.verified.as_ref().map(crate::verify::Report::output_line),
+            subject: match self.single() {
+                Some(kernel) => Subject::Kernel(KernelSummary { file: kernel.file.clone(), at: self.workload() }),
+                None => Subject::Model(self.before.as_ref().map(|before| self.model_summary(before))),
+            },
+        }
+    }
+
+    fn model_summary(&self, before: &Profile) -> ModelSummary {
+        ModelSummary {
+            before_us: before.whole_us,
+            predicted: self.predicted().map_or(1.0, |(_, ratio)| ratio),
+            measured: self.verified.as_ref().map(|report| {
+                let measured = &report.measured;
+                (measured.median, measured.low.unwrap_or(measured.median), measured.high.unwrap_or(measured.median))
             }),
+            outputs: self.verified.as_ref().map(crate::verify::Report::output_line),
         }
     }
 
     /// What was timed, in words: the pass through the model, or (where there is no model) the shapes.
-    pub(super) fn workload(&self) -> String {
-        if self.ended != Some(StopReason::Watch) {
-            return format!("{}, {}", self.pass.label(), self.pass.dtype);
+    #[must_use]
+    pub fn workload(&self) -> String {
+        if let Some(pass) = &self.pass {
+            return format!("{}, {}", pass.label(), pass.dtype);
         }
         let shapes = self.targets.iter().flat_map(|target| &target.shapes);
         shapes.map(|timed| format!("{} {}", timed.shape, timed.dtype)).collect::<Vec<_>>().join("; ")

@@ -39,12 +39,16 @@ impl RunState {
             subject,
             String::new(),
             format!("Measured on {} ({})", self.device, self.backend),
-            format!("with {}, {}:", self.model, self.workload()),
+            match self.single() {
+                Some(_) => format!("at {}:", self.workload()),
+                None => format!("with {}, {}:", self.model, self.workload()),
+            },
             String::new(),
         ];
+        let each = if self.single().is_some() { "" } else { " a pass" };
         for (target, file) in winners.iter().zip(files) {
             let times = target.start_us.zip(target.best_us).map_or(String::new(), |(start, best)| {
-                format!(", {} -> {} a pass", milliseconds(start), milliseconds(best))
+                format!(", {} -> {}{each}", milliseconds(start), milliseconds(best))
             });
             lines.push(format!("- {}: {:.2}x what was there before{times}", target.op, target.vs_user()));
             lines.push(format!("  {file}"));
@@ -95,13 +99,13 @@ mod tests {
             version: VERSION,
             run: "261120a".into(),
             model: "models/tiny-llama".into(),
-            pass: crate::model::Pass {
+            pass: Some(crate::model::Pass {
                 phase: crate::model::Phase::Prefill,
                 batch: 1,
                 seq: 128,
                 dtype: crate::op::Dtype::F32,
                 layers: None,
-            },
+            }),
             agent: crate::agent::Choice::Tuner,
             bill: crate::agent::Bill::default(),
             backend: "cpu".into(),
@@ -151,6 +155,26 @@ mod tests {
 
         - flash_attention: 1.33x what was there before, 3.18 ms -> 2.50 ms a pass
           kernels/cpu/flash_attention.c
+        ");
+    }
+
+    #[test]
+    fn the_message_of_a_kernel_alone_says_at_which_shapes() {
+        let at = |rows| crate::op::TargetShape {
+            shape: crate::op::Shape::from([("rows", rows)]),
+            dtype: crate::op::Dtype::F32,
+            calls: 1,
+        };
+        let kernel = TargetState { shapes: vec![at(8), at(9)], ..target("softmax", 1, Some(1.326)) };
+        let state = RunState { pass: None, ..state(vec![kernel]) };
+        insta::assert_snapshot!(state.winners_message(&["kernels/cpu/softmax.c".into()]), @r"
+        Faster kernels of run 261120a: softmax 1.33x
+
+        Measured on two cores (cpu)
+        at rows=8 f32; rows=9 f32:
+
+        - softmax: 1.33x what was there before, 3.18 ms -> 2.50 ms
+          kernels/cpu/softmax.c
         ");
     }
 

@@ -22,7 +22,7 @@ pub use error::WorkspaceError;
 pub use files::{remove_if_there, sync_folder, write_synced};
 pub use lock::{DeviceLock, FileLock};
 pub use repository::{identity, open as open_repository};
-pub use settings::{BackendName, DeviceSettings, PriceSettings, RunSettings, Settings, TunerSettings};
+pub use settings::{BackendName, DeviceSettings, PhaseName, PriceSettings, RunSettings, Settings, TunerSettings};
 
 /// The file that makes a directory a workspace.
 pub const SETTINGS_FILE: &str = "warpsmith.toml";
@@ -43,7 +43,8 @@ const NEW_SETTINGS: &str = "\
 # speedup = 2.0          # or at this speedup over what you have today
 # per_kernel = \"2h\"      # or after this time
 # budget = \"8h\"          # the whole run; without it, until every kernel is done
-# dtype = \"bf16\"         # without these three: f32 (on a GPU the model's own type), one sequence, 128 tokens
+# phase = \"decode\"       # without these four: prefill, f32 (on a GPU the model's own type), one sequence, 128 tokens
+# dtype = \"bf16\"
 # batch = 1
 # seq = 512
 # notify = 'notify-send \"$WARPSMITH_SUMMARY\"'   # run by sh when a run ends or is interrupted

@@ -37,6 +37,8 @@ pub struct RunSettings {
     /// The run ends after this time; without it, when its targets do.
     #[serde(deserialize_with = "duration::optional")]
     pub budget: Option<Duration>,
+    /// What is run of each sequence; without it, the prefill.
+    pub phase: Option<PhaseName>,
     /// The dtype to run the model in; without it, what suits the device.
     pub dtype: Option<Dtype>,
     /// Sequences in a batch.
@@ -55,12 +57,23 @@ impl Default for RunSettings {
             speedup: 2.0,
             per_kernel: Duration::from_secs(2 * 3600),
             budget: None,
+            phase: None,
             dtype: None,
             batch: None,
             seq: None,
             notify: None,
         }
     }
+}
+
+/// What is run of each sequence, as settings name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PhaseName {
+    /// All its tokens at once.
+    Prefill,
+    /// Its last token alone.
+    Decode,
 }
 
 /// `[device]`: what the kernels run on.
@@ -171,13 +184,14 @@ mod tests {
     #[test]
     fn every_key_can_be_set() {
         let text = "[run]\nmax_reverts = 3\nroofline = 0.8\nspeedup = 4\nper_kernel = \"8m\"\nbudget = \"90s\"\n\
-                    dtype = \"bf16\"\nbatch = 2\nseq = 512\nnotify = \"true\"\n[device]\nbackend = \"cuda\"\nindex = 1\n[tuner]\n";
+                    phase = \"decode\"\ndtype = \"bf16\"\nbatch = 2\nseq = 512\nnotify = \"true\"\n[device]\nbackend = \"cuda\"\nindex = 1\n[tuner]\n";
         let Settings { run, device, .. } = Settings::parse(text).unwrap();
         assert_eq!(device, DeviceSettings { backend: Some(BackendName::Cuda), index: Some(1) });
         assert_eq!((run.max_reverts, run.roofline, run.speedup), (3, 0.8, 4.0));
         assert_eq!((run.per_kernel, run.budget), (Duration::from_secs(480), Some(Duration::from_secs(90))));
         assert_eq!(run.notify.as_deref(), Some("true"));
         assert_eq!((run.dtype, run.batch, run.seq), (Some(Dtype::Bf16), Some(2), Some(512)));
+        assert_eq!(run.phase, Some(PhaseName::Decode));
     }
 
     #[test]
@@ -191,6 +205,7 @@ mod tests {
             ("[run]\nspeedup = nan\n", "speedup"),
             ("[run]\nmax_reverts = 0\n", "max_reverts"),
             ("[run]\nseq = 0\n", "seq"),
+            ("[run]\nphase = \"train\"\n", "`prefill` or `decode`"),
             ("[device]\nname = 1\n", "name"),
             ("[device]\nbackend = \"gpu\"\n", "gpu"),
             ("[device]\nindex = -1\n", "index"),

@@ -17,7 +17,7 @@ fn killed(place: &Place, arguments: &[&str], step: &str, number: u64) {
 fn begun(kernel: &str) -> Place {
     let place = Place::new(kernel);
     killed(&place, &["run", "model", "--only", "rmsnorm", "--seed", "1", "--max-reverts", "1"], "pending", 2);
-    assert_eq!(place.statuses(), ["base"]);
+    assert_eq!(place.statuses(), ["base"], "{}", place.read("results.tsv"));
     place
 }
 
@@ -33,7 +33,7 @@ fn killed_at_each_step(kernel: &str, status: &str, steps: &[&str]) {
         let rules: &[&str] = if *step == "objects" { &[] } else { &["--budget", "1ms"] };
         let out = place.warpsmith(&[&["run", "model", "--resume"], rules].concat()).ok();
         assert!(out.contains(&format!("branch      warpsmith/{run} (resumed)")), "{step}: {out}");
-        assert_eq!(place.statuses(), ["base", status], "{step}: {out}");
+        assert_eq!(place.statuses(), ["base", status], "{step}: {out}{}", place.read("results.tsv"));
         check(&place);
         // What was decided is what was pending, with its seed.
         let journal = journal(&place, &run);
@@ -65,8 +65,8 @@ fn killed_as_an_experiment_becomes_pending_the_same_one_is_done() {
     let place = begun(&kernels::goes_wrong(&[1]));
     // Killed again before it is judged: the resumed run writes it down anew.
     killed(&place, &["run", "model", "--resume"], "pending", 2);
-    place.warpsmith(&["run", "model", "--resume"]).ok();
-    assert_eq!(place.statuses(), ["base", "reject"]);
+    let out = place.warpsmith(&["run", "model", "--resume"]).ok();
+    assert_eq!(place.statuses(), ["base", "reject"], "{out}");
     check(&place);
 }
 
@@ -83,7 +83,7 @@ fn killed_at_its_start_a_run_resumes_or_was_never_there() {
         } else {
             place.warpsmith(&["run", "model", "--resume"]).ok();
         }
-        assert_eq!(place.statuses(), ["base"], "{step}");
+        assert_eq!(place.statuses(), ["base"], "{step}: {}", place.read("results.tsv"));
         check(&place);
     }
 }

@@ -77,6 +77,9 @@ fn an_operation_of_ones_own_is_added_as_the_walk_through_says() {
         shell.args(["-c", &command]).current_dir(&place.root);
         alone(&mut shell, &place.root);
         shell.env("PATH", &path);
+        for who in ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"] {
+            shell.env(who, "reader@example.com");
+        }
         let ended = outcome(shell);
         let rejected = seen.iter().any(|line| line.contains(": reject at "));
         assert_eq!(ended.code, Some(i32::from(rejected)), "{command}: {ended:?}");

@@ -14,6 +14,7 @@ mod documents;
 mod families;
 mod garbage;
 mod init;
+mod kernel_alone;
 mod kills;
 mod looking;
 mod made;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use warpsmith::workspace::DeviceLock;
 
-use crate::common::{Place, kernels};
+use crate::common::{Place, kernels, slot};
 use crate::consistency::check;
 
 /// Longer than anything takes on a busy machine.
@@ -238,8 +238,9 @@ async fn a_question_can_be_taken_back_and_a_client_that_dies_leaves_a_run_to_go_
     assert_eq!(first["status"], "revert", "{first}");
     let state: Value = serde_json::from_str(&place.warpsmith(&["status", "--json"]).ok()).unwrap();
     // While the device is somebody else's there is no verdict.
-    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("warpsmith-cache");
-    let hold = || DeviceLock::take(&cache, state["device_key"].as_str().unwrap(), "a test", |_| true).unwrap().unwrap();
+    let hold = || {
+        DeviceLock::take(&slot::cache(), state["device_key"].as_str().unwrap(), "a test", |_| true).unwrap().unwrap()
+    };
     let ask = |kernel: &str| {
         let arguments = candidate(kernel, "a try").as_object().unwrap().clone();
         ClientRequest::CallToolRequest(Request::new(CallToolRequestParams::new("evaluate").with_arguments(arguments)))

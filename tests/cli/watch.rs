@@ -7,7 +7,7 @@ use serde_json::Value;
 use warpsmith::workspace::DeviceLock;
 
 use crate::common::processes::Session;
-use crate::common::{GPT2, Place, kernels};
+use crate::common::{GPT2, Place, kernels, slot};
 use crate::consistency::{check, journal};
 
 /// Longer than anything takes on a busy machine.
@@ -126,9 +126,8 @@ fn a_save_during_the_judging_takes_its_place() {
     says(&mut session, "#1   base ");
     let state: Value = serde_json::from_str(&place.warpsmith(&["status", "--json"]).ok()).unwrap();
     // While the device is somebody else's there is no verdict.
-    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("warpsmith-cache");
     let key = state["device_key"].as_str().unwrap();
-    let device = DeviceLock::take(&cache, key, "a test", |_| true).unwrap().unwrap();
+    let device = DeviceLock::take(&slot::cache(), key, "a test", |_| true).unwrap().unwrap();
     place.write(KERNEL, &format!("{}\n// not\n// yet\n", fast()));
     says(&mut session, "judging +4 -1 lines\n");
     place.write(KERNEL, &fast());

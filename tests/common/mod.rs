@@ -7,6 +7,7 @@
 pub mod endpoint;
 pub mod kernels;
 pub mod processes;
+pub mod slot;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -228,8 +229,7 @@ pub fn alone(command: &mut Command, home: &Path) {
         // The kernels of these tests are in C, also where there is a GPU.
         .env("WARPSMITH_BACKEND", "cpu")
         .env("LC_ALL", "C")
-        // Calibration and compiled kernels are the same for every test.
-        .env("WARPSMITH_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("warpsmith-cache"));
+        .env("WARPSMITH_CACHE", slot::cache());
 }
 
 pub fn outcome(command: Command) -> Outcome {

@@ -1,5 +1,6 @@
-//! One worker for all tests of this binary, asked as a run asks it; operations made small enough to test on.
+//! Workers that are asked as a run asks them; operations made small enough to test on.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -9,6 +10,8 @@ use warpsmith::harness::{EvaluationTask, Precision};
 use warpsmith::op::{Dtype, OpSource, Shape, TargetShape};
 use warpsmith::worker::Client;
 use warpsmith::worker::protocol::Ask;
+
+use crate::slot;
 
 /// Multiply-adds and elements of a case in these tests.
 const MAX_MACS: u64 = 1 << 20;
@@ -83,9 +86,9 @@ pub fn task(op: &str, candidate: &str, incumbent: &str) -> EvaluationTask {
     }
 }
 
-/// The worker's program and arguments; compilations and calibration are shared between the tests of a build.
+/// The worker's program and arguments; compilations and calibration are shared with the tests before and after.
 pub fn worker() -> (std::path::PathBuf, Vec<String>) {
-    let cache = format!("WARPSMITH_CACHE={}/cache", env!("CARGO_TARGET_TMPDIR"));
+    let cache = format!("WARPSMITH_CACHE={}", slot::cache().display());
     ("/usr/bin/env".into(), vec![cache, env!("CARGO_BIN_EXE_warpsmith").into(), "worker".into()])
 }
 
@@ -94,17 +97,19 @@ pub async fn start() -> Client {
     Client::start(&program, &arguments).await.unwrap()
 }
 
-/// What the one worker says to `ask`.
+/// What a worker says to `ask`: the same one for all tests that have the same place, one after another.
 pub fn answer<T: serde::de::DeserializeOwned>(ask: Ask) -> T {
-    static WORKER: OnceLock<(tokio::runtime::Runtime, Mutex<Client>)> = OnceLock::new();
-    let (runtime, client) = WORKER.get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let client = runtime.block_on(start());
-        (runtime, Mutex::new(client))
-    });
-    let mut client = client.lock().unwrap_or_else(PoisonError::into_inner);
+    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+    static WORKERS: Mutex<BTreeMap<usize, Client>> = Mutex::new(BTreeMap::new());
+    let workers = || WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = RUNTIME
+        .get_or_init(|| tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+    let idle = workers().remove(&slot::slot());
+    let mut client = idle.unwrap_or_else(|| runtime.block_on(start()));
     let cancel = CancellationToken::new();
-    runtime.block_on(client.ask(ask, &mut |_| {}, &cancel)).unwrap()
+    let said = runtime.block_on(client.ask(ask, &mut |_| {}, &cancel)).unwrap();
+    workers().insert(slot::slot(), client);
+    said
 }
 
 pub fn evaluate(op: &str, candidate: &str, incumbent: &str) -> Evaluation {

@@ -2,6 +2,9 @@
 //! unusual ways (the numbers are the rows of the list of defences), and about what is no request at all.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[path = "../common/slot.rs"]
+mod slot;
+
 mod bench;
 mod device;
 mod dishonest;
