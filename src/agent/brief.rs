@@ -54,6 +54,9 @@ pub struct Attempt {
     pub technique: String,
     /// What was tried, in a few words.
     pub description: String,
+    /// Why it should have been faster; empty where nobody said.
+    #[serde(default)]
+    pub hypothesis: String,
     /// The speedup that whoever proposed it expected, where it named one.
     #[serde(default)]
     pub predicted: Option<f64>,

@@ -22,7 +22,7 @@ use serde_json::Value;
 pub use bill::Bill;
 pub use brief::{Attempt, Brief};
 pub use choice::Choice;
-pub use offer::{Failed, Offer, Outcome, Proposal};
+pub use offer::{Failed, MOST_REPAIRS, Offer, Outcome, Proposal};
 pub use outside::Outside;
 
 pub use crate::harness::Screened;

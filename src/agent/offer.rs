@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::evaluation::Verdict;
 
+/// How often a proposal that does not compile or is wrong goes back to its author.
+pub const MOST_REPAIRS: u32 = 2;
+
 /// An agent's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "offer", rename_all = "snake_case")]

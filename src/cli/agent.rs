@@ -1,5 +1,6 @@
 //! Who proposes in a run: the flags, the first look at what was chosen, and the agent for each target.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -101,7 +102,7 @@ impl AgentArgs {
                 bail!("there is no command; write it behind `--`, as in `--agent command -- claude -p`")
             }
             Kind::Command => {
-                Choice::Command { argv: self.command.clone(), limit: self.agent_limit.unwrap_or(COMMAND_LIMIT) }
+                Choice::Command { argv: found(&self.command)?, limit: self.agent_limit.unwrap_or(COMMAND_LIMIT) }
             }
             Kind::Replay => {
                 let file = self.transcript.as_ref().context(
@@ -133,6 +134,29 @@ impl AgentArgs {
         rules.max_cost = self.max_cost.or(rules.max_cost);
         Ok(())
     }
+}
+
+/// The command, its program by its full path where it was named by a path: it is started in another folder.
+fn found(command: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut argv = command.to_vec();
+    let Some(program) = argv.first_mut() else { return Ok(argv) };
+    let runs = |path: &Path| path.is_file() && path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0);
+    if !program.contains('/') {
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&folders).any(|folder| runs(&folder.join(&program))) {
+            bail!("there is no program `{program}` in PATH, and --agent command needs it");
+        }
+        return Ok(argv);
+    }
+    let path = std::path::absolute(&program).with_context(|| program.clone())?;
+    if !path.exists() {
+        bail!("{program} is not there, and --agent command needs it");
+    }
+    if !runs(&path) {
+        bail!("{program} is no program that can be run; `chmod +x` makes a script one");
+    }
+    *program = path.to_string_lossy().into_owned();
+    Ok(argv)
 }
 
 fn variable(name: &str) -> Option<String> {

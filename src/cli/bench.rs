@@ -156,6 +156,13 @@ impl Wanted {
     }
 }
 
+impl TimedArgs {
+    /// The type, where it was given.
+    pub(super) const fn given_dtype(&self) -> Option<Dtype> {
+        self.dtype
+    }
+}
+
 /// The text of a kernel file.
 pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::begin::{self, RunArgs, Wanted};
 use super::lines::{decided_line, stage_words};
+use super::rules::RuleArgs;
 use super::session;
 use crate::agent::{Choice, Outside};
 use crate::mcp::{Feed, Job, Server, View, work};
@@ -25,11 +26,19 @@ use crate::run::{MakeAgent, Run, RunEvent, Watcher};
 /// discards. The run has a branch and a ledger as any other, and goes on after the client has gone: --resume.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  claude mcp add warpsmith -- warpsmith mcp models/tiny-llama      for Claude Code\n  codex mcp add warpsmith -- warpsmith mcp models/tiny-llama       for Codex\n  warpsmith mcp models/tiny-llama --resume                         go on with the latest run\n  warpsmith mcp kernels/cpu/softmax.c                              a kernel alone, whatever calls it\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
+    after_help = "Examples:\n  claude mcp add warpsmith -- warpsmith mcp models/tiny-llama      for Claude Code\n  codex mcp add warpsmith -- warpsmith mcp models/tiny-llama       for Codex\n  warpsmith mcp models/tiny-llama --resume                         go on with the latest run\n  warpsmith mcp kernels/cpu/softmax.c                              a kernel alone, whatever calls it\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status",
+    mut_arg("max_reverts", |arg| arg.help("Take no more for a target after N in a row that were not kept [default: no limit]")),
+    mut_arg("roofline", |arg| arg.help("Take no more for a target at this percentage of its roofline [default: no limit]")),
+    mut_arg("speedup", |arg| arg.help("Take no more for a target at this speedup against what you have today [default: no limit]")),
+    mut_arg("per_kernel", |arg| arg.help("Take no more for a target after this time [default: no limit]")),
+    mut_arg("budget", |arg| arg.help("Judge nothing more after this time, such as 8h or 90m")),
+    mut_arg("until", |arg| arg.help("Judge nothing more from this time of day on, such as 07:00"))
 )]
 pub(super) struct Args {
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    rules: RuleArgs,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -89,8 +98,13 @@ async fn run(
     gone: &CancellationToken,
 ) -> anyhow::Result<()> {
     let agent = Choice::Outside { name: "mcp".to_owned() };
-    // The client decides when a target is done, and when the run is.
-    let override_rules = &|_: &mut Rules| Ok(());
+    let override_rules = &|rules: &mut Rules| {
+        if !args.run.resumes() {
+            // The client decides when a target is done, unless the user does.
+            *rules = Rules { budget: rules.budget, ..Rules::none() };
+        }
+        args.rules.override_rules(rules)
+    };
     let wanted = Wanted { args: &args.run, agent: Some(agent), override_rules, tell: &super::warn };
     let ready = match begin::ready(&wanted, workspace, gone).await {
         Err(error) if gone.is_cancelled() && error.to_string() == "cancelled" => return Ok(()),
@@ -125,6 +139,7 @@ impl Watcher for Voice {
             RunEvent::Decided { number, description, evaluation, .. } => {
                 super::warn(&decided_line(*number, description, evaluation));
             }
+            RunEvent::TargetDone { target, reason } => super::warn(&format!("{} is done: {reason}", target.op)),
             RunEvent::Trouble { what } => super::warn(&format!("warning: {what}")),
             RunEvent::Verifying => self.0.tell("comparing the whole model, before and after".to_owned()),
             _ => {}

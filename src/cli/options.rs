@@ -61,6 +61,11 @@ pub(super) struct PassArgs {
 }
 
 impl PassArgs {
+    /// These, whole and through all layers.
+    pub(super) const fn of(batch: Option<u64>, seq: Option<u64>, phase: Option<Phase>, dtype: Option<Dtype>) -> Self {
+        Self { batch, seq, phase, dtype, layers: None }
+    }
+
     /// Whether anything of the pass was given.
     pub(super) const fn is_given(&self) -> bool {
         self.phase.is_some()

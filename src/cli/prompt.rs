@@ -73,8 +73,8 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let brief = brief(&state, target, source, incumbent, card(&state)?, seed, state.next_experiment);
     let direction = args.direction.as_deref();
     if args.shell {
-        let path = format!(".warpsmith/{run}/{}", target.file);
-        super::say(&prompt.briefing(&brief, &path, direction, args.context)?);
+        // As it is named in the run's folder, where such an agent is started.
+        super::say(&prompt.briefing(&brief, &target.file, direction, args.context)?);
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(name) = &args.part {

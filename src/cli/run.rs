@@ -2,19 +2,19 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::agent::{self, AgentArgs};
 use super::begin::{self, Ready, RunArgs, Wanted};
 use super::notify::{self, Ending, Notify};
 use super::progress::{Progress, Voice};
+use super::rules::RuleArgs;
 use super::session;
 use crate::history::Archive;
 use crate::ratchet::Ratchet;
 use crate::report::spell;
-use crate::run::stop::{Rules, next_time_of_day};
+use crate::run::stop::Rules;
 use crate::run::{Run, RunError, RunState};
-use crate::workspace::{Workspace, duration};
+use crate::workspace::Workspace;
 
 /// Improve a model's kernels one by one, or a single one, keeping only what is measured to be correct and faster.
 ///
@@ -29,24 +29,8 @@ pub(super) struct Args {
     run: RunArgs,
     #[command(flatten)]
     agent: AgentArgs,
-    /// Leave a target after N experiments in a row that were not kept [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    max_reverts: Option<u32>,
-    /// Leave a target at this percentage of its roofline [default: 90]
-    #[arg(long, value_name = "PERCENT", value_parser = above_zero, allow_negative_numbers = true)]
-    roofline: Option<f64>,
-    /// Leave a target at this speedup against what you have today [default: 2]
-    #[arg(long, value_name = "X", value_parser = above_zero, allow_negative_numbers = true)]
-    speedup: Option<f64>,
-    /// Leave a target after this time [default: 2h]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    per_kernel: Option<Duration>,
-    /// End the run after this time, such as 8h or 90m
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    budget: Option<Duration>,
-    /// End the run at this time of day, such as 07:00
-    #[arg(long, value_name = "HH:MM")]
-    until: Option<String>,
+    #[command(flatten)]
+    rules: RuleArgs,
     /// Run a command (by `sh -c`) when the run ends or is interrupted; the summary is on its standard input and in
     /// WARPSMITH_SUMMARY, WARPSMITH_SPEEDUP, WARPSMITH_REASON, WARPSMITH_STATUS, WARPSMITH_RUN, ...
     #[arg(long, value_name = "CMD")]
@@ -132,21 +116,10 @@ async fn tell(notify: &Notify, workspace: &Workspace, begun: RunState, result: &
     }
 }
 
-fn above_zero(text: &str) -> Result<f64, String> {
-    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0);
-    value.ok_or("it must be a number above zero".to_owned())
-}
-
 impl Args {
     /// Puts the rules that were given on the command line over those there are.
     fn override_rules(&self, rules: &mut Rules) -> anyhow::Result<()> {
-        let until = self.until.as_deref().map(|text| next_time_of_day(text, &jiff::Zoned::now())).transpose()?;
-        rules.max_reverts = self.max_reverts.or(rules.max_reverts);
-        rules.roofline_pct = self.roofline.or(rules.roofline_pct);
-        rules.speedup = self.speedup.or(rules.speedup);
-        rules.per_kernel = self.per_kernel.or(rules.per_kernel);
-        rules.budget = self.budget.or(rules.budget);
-        rules.until = until.or(rules.until);
+        self.rules.override_rules(rules)?;
         self.agent.override_rules(rules)
     }
 }

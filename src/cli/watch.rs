@@ -7,6 +7,7 @@ use anyhow::bail;
 use tokio_util::sync::CancellationToken;
 
 use super::bench::{TimedArgs, Wanted, read};
+use super::in_model::InModelArgs;
 use super::options::DeviceArgs;
 use super::watch_screen::{self, Screen, Seen};
 use super::{alone, session};
@@ -28,7 +29,7 @@ use crate::workspace::Workspace;
 /// branch are never touched. Ctrl-C ends it with a summary.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith watch kernels/cpu/rmsnorm.c                   beside an open editor\n  warpsmith watch kernels/cpu/rmsnorm.c --keep            and every gain becomes a commit\n  warpsmith watch mine.c --against kernels/cpu/rmsnorm.c  start from another file\n  warpsmith watch mine.c --shape rows=512,cols=4096"
+    after_help = "Examples:\n  warpsmith watch kernels/cpu/rmsnorm.c                   beside an open editor\n  warpsmith watch kernels/cpu/rmsnorm.c --keep            and every gain becomes a commit\n  warpsmith watch mine.c --against kernels/cpu/rmsnorm.c  start from another file\n  warpsmith watch mine.c --shape rows=512,cols=4096\n  warpsmith watch mine.c --model models/tiny-llama        at the shapes that it has in a model"
 )]
 pub(super) struct Args {
     /// The kernel file
@@ -42,6 +43,8 @@ pub(super) struct Args {
     keep: bool,
     #[command(flatten)]
     timed: TimedArgs,
+    #[command(flatten)]
+    in_model: InModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
 }
@@ -59,9 +62,10 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
         None => (text, None),
     };
     let wanted = Wanted::read(args.device, &args.kernel)?;
+    let in_model = args.in_model.target(&wanted, args.timed.given_dtype())?;
     let place = if args.keep { Some(Place::of(&args.kernel)?) } else { None };
     let worker = session::worker(wanted.device, false).await?;
-    let shapes = wanted.target(&args.timed, worker.limits())?;
+    let shapes = in_model.map_or_else(|| wanted.target(&args.timed, worker.limits()), Ok)?;
     let screen = Screen::new();
     screen.line(&opening(&args, &worker, &wanted.source.name, &shapes));
     if !saves.is_notified() {
@@ -70,7 +74,7 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
     let watch = begin(&args, &wanted, worker, shapes, place)?;
     let mut desk = Desk { watch, saves, screen, cancel };
     let ended = desk.work(start, first).await;
-    desk.screen.clear();
+    desk.screen.end();
     let closed = desk.watch.close();
     super::say(&watch_screen::closing(&args.kernel, &desk.watch, args.keep));
     ended?;

@@ -2,8 +2,9 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::lines::{decided_line, stage_words};
 use super::verdict::shapes;
@@ -40,74 +41,68 @@ impl Seen<'_> {
 }
 
 /// Where a watch is shown.
-pub(super) struct Screen(Option<Bars>);
+pub(super) struct Screen(Option<InPlace>);
 
-struct Bars {
-    all: MultiProgress,
-    /// The latest verdict, in several lines.
-    latest: ProgressBar,
-    /// What is being done.
-    doing: ProgressBar,
+/// The part of a terminal that changes: the latest verdict in the bar's prefix, what is being done in its message.
+struct InPlace {
+    bar: ProgressBar,
+    /// The save that is being judged.
+    judging: Mutex<String>,
 }
 
 impl Screen {
     /// In place where standard output is a terminal.
     pub(super) fn new() -> Self {
         Self(std::io::stdout().is_terminal().then(|| {
-            let all = MultiProgress::new();
-            let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
-            let bar = || all.add(ProgressBar::new(1).with_style(style.clone()));
-            let (latest, doing) = (bar(), bar());
-            Bars { all, latest, doing }
+            let style = ProgressStyle::with_template("{prefix}{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+            InPlace { bar: ProgressBar::new(1).with_style(style), judging: Mutex::default() }
         }))
     }
 
     /// Something that stays.
     pub(super) fn line(&self, text: &str) {
         match &self.0 {
-            // Fails only where the terminal is gone, and then nobody reads.
-            Some(bars) => drop(bars.all.println(text)),
+            Some(place) => place.bar.println(text),
             None => super::say(text),
         }
     }
 
     /// Judging begins.
     pub(super) fn judging(&self, description: &str) {
-        match &self.0 {
-            Some(bars) => bars.doing.set_message(format!("judging {description}")),
-            None => super::say(&format!("judging {description}")),
-        }
+        let Some(place) = &self.0 else { return super::say(&format!("judging {description}")) };
+        place.bar.set_message(format!("judging {description}"));
+        description.clone_into(&mut place.judging.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Where the judge is; on a terminal only.
     pub(super) fn progress(&self, progress: &Progress) {
-        if let Some(bars) = &self.0 {
-            bars.doing.set_message(format!("{}: {}", stage_words(progress.stage), progress.detail));
+        if let Some(place) = &self.0 {
+            let description = place.judging.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let stage = stage_words(progress.stage);
+            place.bar.set_message(format!("judging {description} · {stage}: {}", progress.detail));
         }
     }
 
     /// What became of a save. A keep stays on a terminal, anything else is replaced by the next.
     pub(super) fn seen(&self, seen: &Seen<'_>) {
         let text = seen.text();
-        let Some(bars) = &self.0 else { return super::say(&text) };
+        let Some(place) = &self.0 else { return super::say(&text) };
         if let Seen::Judged(judged) = seen
             && (is_keep(&judged.evaluation) || judged.evaluation.verdict == Verdict::Base)
         {
-            bars.latest.set_message(String::new());
+            place.bar.set_prefix(String::new());
             self.line(&text);
         } else {
-            bars.latest.set_message(text);
+            place.bar.set_prefix(format!("{text}\n"));
         }
-        bars.doing.set_message("waiting for a save");
+        place.bar.set_message("waiting for a save");
     }
 
-    /// Takes away what is in place.
-    pub(super) fn clear(&self) {
-        if let Some(bars) = &self.0 {
-            bars.latest.finish_and_clear();
-            bars.doing.finish_and_clear();
-            // Fails only where the terminal is gone.
-            drop(bars.all.clear());
+    /// Draws no more; what is in place stays. It cannot be taken away: at Ctrl-C the terminal has written `^C` behind it,
+    /// which may have begun another line.
+    pub(super) fn end(&self) {
+        if let Some(place) = &self.0 {
+            place.bar.set_draw_target(ProgressDrawTarget::hidden());
         }
     }
 }

@@ -30,33 +30,12 @@ pub fn store_card(folder: &Path, card: &DeviceCard) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::device::Ceilings;
+    use crate::device::samples;
 
     #[test]
     fn a_stored_card_comes_back_and_a_damaged_one_does_not() {
-        let ceilings = Ceilings {
-            read_gb_s: 10.5,
-            write_gb_s: 5.0,
-            gflops: BTreeMap::new(),
-            launch_us: 9.0,
-            shown: BTreeMap::new(),
-        };
-        let card = DeviceCard {
-            backend: "cpu".into(),
-            name: "a processor".into(),
-            key: "cpu-1".into(),
-            cores: 2,
-            vector_bits: 256,
-            l1_bytes: 1 << 15,
-            l2_bytes: 1 << 20,
-            l3_bytes: 0,
-            cold_bytes: 1 << 25,
-            facts: BTreeMap::from([("CORES".into(), 2)]),
-            ceilings,
-        };
+        let card = DeviceCard { key: "cpu-1".into(), ..samples::card() };
         let folder = tempfile::tempdir().unwrap();
         store_card(folder.path(), &card).unwrap();
         assert_eq!(cached_card(folder.path(), "cpu-1"), Some(card));

@@ -5,6 +5,8 @@ mod catalogue;
 mod detect;
 mod folder;
 mod roofline;
+#[cfg(test)]
+pub(crate) mod samples;
 
 use std::collections::BTreeMap;
 

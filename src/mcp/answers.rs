@@ -222,6 +222,8 @@ pub(super) struct Judged {
     resources: String,
     /// The commit with the candidate, kept or not.
     commit: Option<String>,
+    /// Which limit of the user's is reached now, and what is left to work on; nothing more is judged for this operation.
+    done: Option<String>,
     /// Wall time of the judging in seconds.
     seconds: f64,
 }
@@ -238,7 +240,7 @@ struct FailedCase {
 }
 
 impl Judged {
-    pub(super) fn of(experiment: u64, evaluation: &Evaluation, commit: Option<String>) -> Self {
+    pub(super) fn of(experiment: u64, evaluation: &Evaluation, commit: Option<String>, done: Option<String>) -> Self {
         let timing = evaluation.timing.as_ref();
         let speedup = evaluation.verdict.speedup();
         let failed = |case: &CaseResult| {
@@ -264,6 +266,7 @@ impl Judged {
             failed: evaluation.cases.iter().filter_map(failed).take(MOST_CASES).collect(),
             resources: evaluation.build_log.clone(),
             commit,
+            done,
             seconds: evaluation.wall_s,
         }
     }
@@ -356,7 +359,7 @@ mod tests {
             stage_s: [].into(),
             build_log: String::new(),
         };
-        let judged = Judged::of(7, &evaluation, Some("abc".into()));
+        let judged = Judged::of(7, &evaluation, Some("abc".into()), None);
         assert_eq!((judged.status.as_str(), judged.stage.as_str(), judged.why.as_str()), ("reject", "sweep", "wrong"));
         assert!(!judged.kept && judged.speedup.is_none() && judged.shapes.is_empty());
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
-use super::server::{Asked, Job, View};
+use super::server::{Asked, Decided, Job, View};
 use crate::run::{Run, RunError};
 use crate::worker::WorkerError;
 
@@ -49,7 +49,8 @@ pub async fn work(
                 }
                 show(run);
                 let number = run.state().next_experiment - 1;
-                let (told, fatal) = told(judged.map(|evaluation| (number, evaluation)));
+                let done = run.done_with(&op)?;
+                let (told, fatal) = told(judged.map(|evaluation| Decided { number, evaluation, done }));
                 drop(answer.send(told));
                 fatal
             }

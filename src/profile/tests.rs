@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use super::*;
-use crate::device::{Ceilings, DeviceCard};
+use crate::device::{Ceilings, DeviceCard, samples};
 use crate::forward::Rounds;
 use crate::model::{Graph, ModelConfig, Phase, Work};
 use crate::op::Dtype;
@@ -20,19 +20,8 @@ fn graph() -> Graph {
 /// 10 GB/s both ways and 100 GFLOP/s: 1 µs is 10 kB or 100 kFLOP.
 fn card() -> DeviceCard {
     let gflops = Dtype::ALL.into_iter().map(|dtype| (dtype, 100.0)).collect();
-    DeviceCard {
-        backend: "cpu".into(),
-        name: "two cores".into(),
-        key: "cpu-0".into(),
-        cores: 2,
-        vector_bits: 256,
-        l1_bytes: 1 << 15,
-        l2_bytes: 1 << 20,
-        l3_bytes: 1 << 24,
-        cold_bytes: 1 << 25,
-        facts: BTreeMap::new(),
-        ceilings: Ceilings { read_gb_s: 10.0, write_gb_s: 10.0, gflops, launch_us: 50.0, shown: BTreeMap::new() },
-    }
+    let ceilings = Ceilings { gflops, launch_us: 50.0, ..samples::card().ceilings };
+    DeviceCard { name: "two cores".into(), ceilings, ..samples::card() }
 }
 
 /// Every call of an operation costs 10 kB read and `flops`.

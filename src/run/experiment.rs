@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::agent::transcript::Said;
-use crate::agent::{Agent, Attempt, Failed, Outcome, Proposal};
+use crate::agent::{Agent, Attempt, Bill, Failed, Outcome, Proposal};
 use crate::evaluation::Evaluation;
 use crate::ratchet::{Experiment, RatchetError};
 use crate::rng::Stream;
@@ -15,7 +15,7 @@ use super::stop::StopReason;
 use super::{Run, RunError, RunEvent};
 
 /// What the journal's pending file remembers of a proposal, so that a resumed run judges it again without asking twice.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Proposed {
     pub(super) op: String,
     pub(super) base: bool,
@@ -27,25 +27,32 @@ pub(super) struct Proposed {
     pub(super) memory: Value,
 }
 
-/// A candidate with the judge's word, not yet written down.
-#[derive(Debug)]
-pub(super) struct Judged {
-    experiment: Experiment,
+/// A candidate with the judge's word, which is no experiment yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
     proposed: Proposed,
     pub(super) evaluation: Evaluation,
 }
 
 impl Judged {
-    /// What was proposed.
-    pub(super) fn proposal(&self) -> Proposal {
-        self.proposed.proposal.clone()
+    /// The proposal with the judge's word.
+    pub(super) fn failed(&self) -> Failed {
+        Failed { proposal: self.proposed.proposal.clone(), verdict: self.evaluation.verdict.clone() }
+    }
+
+    /// Names the proposal among those of its agent.
+    pub(super) const fn ticket(&self) -> u64 {
+        self.proposed.proposal.ticket
+    }
+
+    /// Whether it is a starting point.
+    pub(super) const fn is_base(&self) -> bool {
+        self.proposed.base
     }
 
     /// This failure and those before it.
-    pub(super) fn failures(self) -> Vec<Failed> {
-        let mut failures = self.proposed.mended;
-        failures.push(Failed { proposal: self.proposed.proposal, verdict: self.evaluation.verdict });
-        failures
+    pub(super) fn failures(&self) -> Vec<Failed> {
+        self.proposed.mended.iter().cloned().chain([self.failed()]).collect()
     }
 }
 
@@ -84,7 +91,7 @@ impl Run {
             }
             Err(error) => return Err(error.into()),
         };
-        self.judged += 1;
+        self.state.targets[index].judged += 1;
         self.state.busy_s += began.elapsed().as_secs_f64();
         if !proposed.base {
             self.transcript.say(Said::Judged {
@@ -94,7 +101,7 @@ impl Run {
                 why: evaluation.verdict.why().to_owned(),
             });
         }
-        Ok(Ok(Judged { experiment, proposed, evaluation }))
+        Ok(Ok(Judged { proposed, evaluation }))
     }
 
     fn experiment(
@@ -110,7 +117,7 @@ impl Run {
         let textless = Proposed { proposal: Proposal { text: String::new(), ..proposal.clone() }, ..proposed.clone() };
         // What was judged under this number before and went back to be mended had inputs of its own.
         let first = Stream::new(self.state.seed, "experiment").bits(number);
-        let again = || Stream::new(first, "again").bits(self.judged);
+        let again = || Stream::new(first, "again").bits(target.judged);
         Ok(Experiment {
             number,
             file: target.file.clone(),
@@ -124,7 +131,7 @@ impl Run {
             target: target.shapes.clone(),
             precision: target.precision,
             branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
-            seed: seed.unwrap_or_else(|| if self.judged == 0 { first } else { again() }),
+            seed: seed.unwrap_or_else(|| if target.judged == 0 { first } else { again() }),
             meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,
             story: Value::Null,
         })
@@ -148,14 +155,14 @@ impl Run {
 
     /// Makes a judged candidate the run's next experiment: state, journal, branch, ledger.
     pub(super) fn record(&mut self, index: usize, agent: &mut dyn Agent, judged: Judged) -> Result<(), RunError> {
-        let Judged { mut experiment, proposed, evaluation } = judged;
-        // It has a number from when it was judged; others may have taken that while it was being mended.
-        let number = self.state.next_experiment;
-        experiment.number = number;
+        let Judged { proposed, evaluation } = judged;
+        // While it was being mended, others may have taken the number it had when it was judged.
+        let mut experiment = self.experiment(index, agent, &proposed, Some(evaluation.seed))?;
+        let number = experiment.number;
         self.take_in(index, agent, &experiment, &proposed, &evaluation);
         experiment.story = self.story(&proposed);
         self.ratchet.record(&experiment, &evaluation, &self.state)?;
-        (self.unbilled, self.judged) = Default::default();
+        self.unbilled = Bill::default();
         let description = &experiment.description;
         self.watcher.on(&RunEvent::Decided { number, description, evaluation: &evaluation, state: &self.state });
         Ok(())
@@ -197,6 +204,7 @@ impl Run {
         self.state.next_experiment += 1;
         let target = &mut self.state.targets[index];
         target.learn(evaluation);
+        target.judged = 0;
         if proposed.base {
             target.start_judged = true;
             return;
@@ -205,6 +213,7 @@ impl Run {
             experiment: experiment.number,
             technique: experiment.technique.clone(),
             description: experiment.description.clone(),
+            hypothesis: proposed.proposal.hypothesis.clone(),
             predicted: proposed.proposal.predicted,
             verdict: evaluation.verdict.clone(),
         });

@@ -3,6 +3,7 @@
 mod brief;
 mod events;
 mod experiment;
+mod mending;
 mod plan;
 mod proposing;
 mod report;
@@ -33,6 +34,7 @@ use crate::workspace::{Workspace, WorkspaceError};
 
 pub use brief::brief;
 pub use events::{RunEvent, Watcher, is_keep};
+pub use experiment::Judged;
 pub use plan::{Options, alone, check_names, plan};
 pub use report::CostOf;
 pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};
@@ -108,8 +110,6 @@ pub struct Run {
     transcript: Transcript,
     /// What the agent used since the last entry of the journal.
     unbilled: Bill,
-    /// Candidates judged since then: some go back to be mended and are no experiments yet.
-    judged: u64,
 }
 
 impl Run {
@@ -126,8 +126,8 @@ impl Run {
     ) -> Self {
         // Without a transcript a run is as good; the journal has every candidate.
         let transcript = Transcript::open(ratchet.folder()).unwrap_or_default();
-        let (clock, unbilled, judged) = (Instant::now(), Bill::default(), 0);
-        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock, transcript, unbilled, judged }
+        let (clock, unbilled) = (Instant::now(), Bill::default());
+        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock, transcript, unbilled }
     }
 
     /// Runs until a rule fires, and returns the state it ended in.
@@ -235,6 +235,7 @@ impl Run {
     async fn close(&mut self, reason: StopReason) -> Result<(), RunError> {
         self.tick();
         if reason != StopReason::Interrupted {
+            self.give_up_all_mending()?;
             let kept = self.state.targets.iter().any(|target| target.kept > 0);
             if let Some(pass) = self.state.pass.filter(|_| kept) {
                 self.watcher.on(&RunEvent::Verifying);

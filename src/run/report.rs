@@ -303,6 +303,7 @@ mod tests {
             experiment: 2,
             technique: "tune".into(),
             description: "VEC 1→4".into(),
+            hypothesis: String::new(),
             predicted: Some(1.2),
             verdict: Verdict::Revert { speedup, why: "it is\nslower".into() },
         });

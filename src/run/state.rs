@@ -14,6 +14,7 @@ use crate::op::TargetShape;
 use crate::profile::Profile;
 use crate::verify::Report;
 
+use super::experiment::Judged;
 use super::stop::{Rules, StopReason, TargetProgress};
 
 /// Raised whenever the meaning of a field changes; a run of another version is not resumed.
@@ -141,6 +142,12 @@ pub struct TargetState {
     pub tried: Vec<Attempt>,
     /// What the agent wants to remember about it.
     pub memory: Value,
+    /// Failed proposals that their author is mending, by ticket: what is known of each, should nothing come of it.
+    #[serde(default)]
+    pub parked: BTreeMap<u64, Judged>,
+    /// Candidates judged since the last experiment: those that went back to be mended are none yet.
+    #[serde(default)]
+    pub judged: u64,
 }
 
 /// Where a target stands.
@@ -182,6 +189,8 @@ impl TargetState {
             not_kept: 0,
             tried: Vec::new(),
             memory: Value::Null,
+            parked: BTreeMap::new(),
+            judged: 0,
         }
     }
 

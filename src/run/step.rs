@@ -6,7 +6,7 @@ use crate::agent::{Agent, Outside, Proposal};
 use crate::evaluation::Evaluation;
 
 use super::stop::StopReason;
-use super::{Phase, Run, RunError, RunState};
+use super::{Phase, Run, RunError, RunState, TargetState};
 
 impl Run {
     /// Where the run is.
@@ -23,12 +23,40 @@ impl Run {
         self.incumbent(self.target_of(op)?)
     }
 
+    /// Why nothing more is judged for an operation, by which of the user's rules, and what is left to do; `None` as long as
+    /// none has fired.
+    ///
+    /// # Errors
+    /// No such target.
+    pub fn done_with(&mut self, op: &str) -> Result<Option<String>, RunError> {
+        let index = self.target_of(op)?;
+        if let Some(reason) = self.over_for_all() {
+            let then = "`finish` compares the whole model before and after, and ends the run";
+            return Ok(Some(format!("nothing more is judged: {reason}; {then}")));
+        }
+        let rule = |target: &TargetState| self.state.rules.target(&target.progress);
+        let Some(reason) = rule(&self.state.targets[index]) else { return Ok(None) };
+        let open = |target: &&TargetState| !matches!(target.phase, Phase::Skipped(_)) && rule(target).is_none();
+        let left: Vec<&str> = self.state.targets.iter().filter(open).map(|target| target.op.as_str()).collect();
+        Ok(Some(match left.is_empty() {
+            true => format!("{op} is done: {reason}; no other operation is left, and `finish` ends the run"),
+            false => format!("{op} is done: {reason}; left to work on: {}", left.join(", ")),
+        }))
+    }
+
+    /// The rule by which nothing is judged any more, whatever the operation.
+    fn over_for_all(&mut self) -> Option<StopReason> {
+        // Whether a target is left says its own rule, and a question that is taken back ends nothing.
+        self.over().filter(|reason| !matches!(reason, StopReason::NoTargets | StopReason::Interrupted))
+    }
+
     /// Judges and records one proposal for a target, after the target's starting point where that has no verdict yet.
     ///
     /// # Errors
-    /// No such target, a starting point that does not pass, or what a run cannot survive.
+    /// No such target, a rule that has fired ([`Self::done_with`]), a starting point that does not pass, or what a run cannot survive.
     pub async fn judge_proposal(&mut self, op: &str, proposal: Proposal) -> Result<Evaluation, RunError> {
         let index = self.target_of(op)?;
+        self.refuse_where_done(op)?;
         for target in &mut self.state.targets {
             if target.phase == Phase::Active {
                 target.phase = Phase::Waiting;
@@ -44,11 +72,19 @@ impl Run {
         if let Some(reason) = self.establish_start(index, agent).await? {
             return Err(stopped(reason));
         }
+        self.refuse_where_done(op)?;
         let proposed = self.proposed(index, proposal, Vec::new(), agent);
         let judged = self.judge(index, agent, proposed, None).await?.map_err(stopped)?;
         let evaluation = judged.evaluation.clone();
         self.record(index, agent, judged)?;
+        if let Some(reason) = self.state.rules.target(&self.state.targets[index].progress) {
+            self.leave(index, &reason);
+        }
         Ok(evaluation)
+    }
+
+    fn refuse_where_done(&mut self, op: &str) -> Result<(), RunError> {
+        self.done_with(op)?.map_or(Ok(()), |why| Err(RunError::Nothing(why)))
     }
 
     /// Lets `cancel` take back what is judged from now on.
@@ -82,7 +118,8 @@ impl Run {
     /// # Errors
     /// What the comparison cannot survive, and git.
     pub async fn finish(&mut self) -> Result<&RunState, RunError> {
-        self.close(StopReason::Closed).await?;
+        let reason = self.over_for_all().unwrap_or(StopReason::Closed);
+        self.close(reason).await?;
         Ok(&self.state)
     }
 

@@ -180,6 +180,21 @@ pub enum StopReason {
 }
 
 impl Rules {
+    /// No limits at all.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            max_reverts: None,
+            roofline_pct: None,
+            speedup: None,
+            per_kernel: None,
+            budget: None,
+            until: None,
+            max_tokens: None,
+            max_cost: None,
+        }
+    }
+
     /// The rule by which the target ends, if one does. Where several hold, what was achieved is named before what ran
     /// out: roofline, speedup, exhausted, reverts, time.
     #[must_use]

@@ -1,10 +1,8 @@
 //! One target: its starting point, then experiment after experiment until a rule fires.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
-use crate::agent::{Agent, Brief, Failed, Offer, Proposal};
+use crate::agent::{Agent, Brief, Offer, Proposal};
 use crate::evaluation::{Evaluation, Verdict};
 use crate::op::OpSource;
 use crate::rng::Stream;
@@ -12,12 +10,6 @@ use crate::rng::Stream;
 use super::experiment::{Judged, Proposed};
 use super::stop::StopReason;
 use super::{Phase, Run, RunError, RunEvent, Seat, brief};
-
-/// A proposal is sent back to be mended so often at the most.
-const REPAIRS: u32 = 2;
-
-/// Proposals that their author is mending, by ticket: the last failure of each, as it was judged.
-pub(super) type Parked = BTreeMap<u64, Judged>;
 
 impl Run {
     /// Works on one target until a rule ends it or the whole run.
@@ -27,25 +19,19 @@ impl Run {
         let mut agent = (self.make_agent)(&self.seat(index))?;
         let memory = self.state.targets[index].memory.clone();
         self.remind(agent.as_mut(), &memory);
-        let mut parked = Parked::new();
-        let reason = self.improve(index, agent.as_mut(), &mut parked).await?;
-        // What nobody will mend any more has failed as it was judged.
-        for judged in std::mem::take(&mut parked).into_values() {
-            self.record(index, agent.as_mut(), judged)?;
+        let reason = self.improve(index, agent.as_mut()).await?;
+        if reason != StopReason::Interrupted {
+            self.give_up_mending(index, agent.as_mut())?;
         }
         self.take_bill(agent.as_mut());
         Ok(reason)
     }
 
-    async fn improve(
-        &mut self,
-        index: usize,
-        agent: &mut dyn Agent,
-        parked: &mut Parked,
-    ) -> Result<StopReason, RunError> {
+    async fn improve(&mut self, index: usize, agent: &mut dyn Agent) -> Result<StopReason, RunError> {
         if let Some(reason) = self.finish_pending(index, agent).await? {
             return Ok(reason);
         }
+        self.go_on_mending(index, agent)?;
         if let Some(reason) = self.establish_start(index, agent).await? {
             return Ok(reason);
         }
@@ -64,37 +50,21 @@ impl Run {
                 None => {}
                 Some(Offer::Exhausted { why }) => self.state.targets[index].progress.exhausted = Some(why),
                 Some(Offer::GivenUp { ticket }) => {
-                    if let Some(judged) = parked.remove(&ticket) {
+                    if let Some(judged) = self.state.targets[index].parked.remove(&ticket) {
                         self.record(index, agent, judged)?;
                     }
                 }
                 Some(Offer::Proposal(proposal)) => {
-                    let mended = parked.remove(&proposal.ticket).map_or(Vec::new(), Judged::failures);
+                    let mends = self.state.targets[index].parked.get(&proposal.ticket);
+                    let mended = mends.map_or(Vec::new(), Judged::failures);
                     let proposed = self.proposed(index, proposal, mended, agent);
                     match self.judge(index, agent, proposed, None).await? {
-                        Ok(judged) => self.park_or_record(index, agent, judged, parked)?,
+                        Ok(judged) => self.park_or_record(index, agent, judged)?,
                         Err(reason) => return Ok(reason),
                     }
                 }
             }
         }
-    }
-
-    /// Gives a failed proposal back to its author, where they will mend it; else it is an experiment.
-    fn park_or_record(
-        &mut self,
-        index: usize,
-        agent: &mut dyn Agent,
-        judged: Judged,
-        parked: &mut Parked,
-    ) -> Result<(), RunError> {
-        let failed = Failed { proposal: judged.proposal(), verdict: judged.evaluation.verdict.clone() };
-        let mendable = failed.verdict.is_failure() && failed.proposal.repairs < REPAIRS;
-        if mendable && agent.mend(&failed) {
-            parked.insert(failed.proposal.ticket, judged);
-            return Ok(());
-        }
-        self.record(index, agent, judged)
     }
 
     /// Judges what the user has, once, so that there is something to beat; a reason where there is nothing to go on from.
@@ -157,6 +127,9 @@ impl Run {
             // It belonged to a target that has since been left; its number is used again.
             return Ok(None);
         }
+        if self.was_parked(index, &proposed) {
+            return self.ratchet.withdraw(&pending.path).map(|()| None).map_err(RunError::from);
+        }
         self.remind(agent, &proposed.memory);
         proposed.proposal.text = pending.text;
         let seed = Some(pending.seed);
@@ -165,7 +138,7 @@ impl Run {
             false => self.judge(index, agent, proposed, seed).await?,
         };
         match answer {
-            Ok(judged) => self.record(index, agent, judged).map(|()| None),
+            Ok(judged) => self.park_or_record(index, agent, judged).map(|()| None),
             Err(reason) => Ok(Some(reason)),
         }
     }

@@ -4,6 +4,7 @@
 //! [`protections`] says which, and the rest still holds.
 
 mod command;
+mod dialect;
 mod files;
 mod limits;
 mod lines;
@@ -14,10 +15,11 @@ mod source_cuda;
 mod syscalls;
 
 pub use command::{Finished, Jail};
+pub use dialect::SourceError;
 pub use files::{FileWall, confine_to_nothing};
 pub use limits::{deny_clock, no_dumps, no_new_privileges, set_limit};
 pub use mapped::MappedFile;
 pub use protections::{Protection, protections};
-pub use source::{C_HEADERS, SourceError, check_c};
+pub use source::{C_HEADERS, check_c};
 pub use source_cuda::check_cuda;
 pub use syscalls::{SyscallError, install_on_all_threads, install_on_this_thread, kernel_filter, offline_filter};

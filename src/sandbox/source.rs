@@ -3,14 +3,12 @@
 //! A determined text gets around textual checks, so this is the first of three walls: the compiler sees no files but
 //! its own headers, and what it produces is checked against an allow-list. Here the aim is a clear sentence, early.
 
-use super::lines::{Line, split};
+use super::dialect::{Dialect, SourceError, refuse};
+use super::lines::Line;
 
 /// Headers a C kernel may include.
 pub const C_HEADERS: [&str; 9] =
     ["stdint.h", "stddef.h", "math.h", "string.h", "stdlib.h", "float.h", "limits.h", "immintrin.h", "arm_neon.h"];
-
-const DIRECTIVES: [&str; 12] =
-    ["define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include", "pragma"];
 
 const PRAGMAS: [&str; 7] = [
     "GCC unroll",
@@ -22,16 +20,8 @@ const PRAGMAS: [&str; 7] = [
     "STDC FP_CONTRACT",
 ];
 
-/// Words with no honest use in a kernel, wherever they stand.
-const WORDS: [(&str, &str); 14] = [
-    ("__has_include", "it asks which files the machine has"),
-    ("__has_include_next", "it asks which files the machine has"),
-    ("__has_embed", "it asks which files the machine has"),
-    ("__FILE__", "it spells paths of the machine"),
-    ("__BASE_FILE__", "it spells paths of the machine"),
-    ("__TIMESTAMP__", "a kernel's bytes may not depend on the clock"),
-    ("__DATE__", "a kernel's bytes may not depend on the clock"),
-    ("__TIME__", "a kernel's bytes may not depend on the clock"),
+/// What C adds to the words with no honest use.
+const WORDS: [(&str, &str); 6] = [
     ("optimize", "optimisation options stand in the front matter, and fast-math is never among them"),
     ("constructor", "code may not run when a kernel is loaded"),
     ("destructor", "code may not run when a kernel is unloaded"),
@@ -40,6 +30,14 @@ const WORDS: [(&str, &str); 14] = [
     ("__thread", "mutable static state is forbidden"),
 ];
 
+const C: Dialect = Dialect {
+    words: &WORDS,
+    header: |header| C_HEADERS.contains(&header),
+    headers: || C_HEADERS.join(", "),
+    pragmas: &PRAGMAS,
+    pragma_operator: false,
+};
+
 /// Attributes that place or bind symbols.
 const ATTRIBUTES: [&str; 9] =
     ["section", "alias", "weak", "weakref", "visibility", "tls_model", "init_priority", "symver", "copy"];
@@ -47,66 +45,18 @@ const ATTRIBUTES: [&str; 9] =
 /// Instructions that end a kernel at once, so that the text may as well be refused.
 const INSTRUCTIONS: [&str; 8] = ["syscall", "sysenter", "rdtsc", "rdpmc", "int $0x80", "cntvct", "svc #", "svc 0"];
 
-/// What stands before a raw string, which would hide directives from a reader of lines.
-pub(super) const RAW_PREFIXES: [&str; 5] = ["R", "LR", "uR", "UR", "u8R"];
-
-/// Why a text is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
-pub struct SourceError {
-    /// Line in the kernel file, from 1.
-    pub line: usize,
-    /// The spelling and the reason.
-    pub what: String,
-}
-
 /// Checks a C kernel's text.
 ///
 /// # Errors
 /// The first thing a kernel may not contain: an include outside [`C_HEADERS`], a directive or pragma outside the
 /// allowed ones, spellings that hide either, assembler directives, attributes that run or place code.
 pub fn check_c(text: &str) -> Result<(), SourceError> {
-    if let Some(at) = text.find('\0') {
-        return refuse(line_of(text, at), "a NUL byte");
-    }
-    for trigraph in ["??=", "??/", "%:"] {
-        if let Some(at) = text.find(trigraph) {
-            return refuse(
-                line_of(text, at),
-                &format!("the spelling `{trigraph}` (write `#`, `\\` or the operator itself)"),
-            );
-        }
-    }
-    for line in split(text) {
-        check_line(&line)?;
-    }
-    check_attributes(&split(text))
+    let lines = C.check(text)?;
+    lines.iter().try_for_each(check_strings)?;
+    check_attributes(&lines)
 }
 
-pub(super) fn refuse<T>(line: usize, what: &str) -> Result<T, SourceError> {
-    Err(SourceError { line, what: what.to_owned() })
-}
-
-pub(super) fn line_of(text: &str, at: usize) -> usize {
-    1 + text[..at].matches('\n').count()
-}
-
-fn check_line(line: &Line) -> Result<(), SourceError> {
-    let code = line.code.trim();
-    if let Some(directive) = code.strip_prefix('#') {
-        check_directive(line, directive.trim())?;
-    }
-    for word in words(code) {
-        if let Some((_, why)) = WORDS.iter().find(|(bad, _)| *bad == word.trim_matches('_') || *bad == word) {
-            return refuse(line.number, &format!("`{word}`: {why}"));
-        }
-        if RAW_PREFIXES.contains(&word) && code.contains(&format!("{word}\"\"")) {
-            return refuse(line.number, "a raw string: write an ordinary one");
-        }
-        if word == "_Pragma" {
-            return refuse(line.number, "`_Pragma`: write the pragma as a line of its own");
-        }
-    }
+fn check_strings(line: &Line) -> Result<(), SourceError> {
     for literal in &line.strings {
         if assembler_directive(literal) {
             return refuse(line.number, "an assembler directive in a string: only instructions are allowed");
@@ -117,52 +67,6 @@ fn check_line(line: &Line) -> Result<(), SourceError> {
         }
     }
     Ok(())
-}
-
-fn check_directive(line: &Line, directive: &str) -> Result<(), SourceError> {
-    let name: String = directive.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-    let rest = directive[name.len()..].trim();
-    if directive.is_empty() {
-        return Ok(());
-    }
-    if !DIRECTIVES.contains(&name.as_str()) {
-        return refuse(line.number, &format!("`#{directive}` is not among the directives a kernel may use"));
-    }
-    match name.as_str() {
-        "include" => {
-            let header = if rest == "\"\"" {
-                line.strings.first().map(String::as_str)
-            } else {
-                rest.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'))
-            };
-            match header {
-                Some(header) if C_HEADERS.contains(&header) => Ok(()),
-                Some(header) => {
-                    let base = header.rsplit('/').next().unwrap_or_default();
-                    refuse(
-                        line.number,
-                        &format!("`#include` of `{base}`: a kernel may include {}", C_HEADERS.join(", ")),
-                    )
-                }
-                None => refuse(line.number, "`#include` must name its header literally"),
-            }
-        }
-        "pragma" => {
-            let words: Vec<&str> = rest.split_whitespace().collect();
-            let spelled = words.join(" ");
-            let known = |pragma: &str| {
-                spelled
-                    .strip_prefix(pragma)
-                    .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
-            };
-            if PRAGMAS.iter().any(|pragma| known(pragma)) {
-                Ok(())
-            } else {
-                refuse(line.number, &format!("`#pragma {spelled}`: allowed are {}", PRAGMAS.join(", ")))
-            }
-        }
-        _ => Ok(()),
-    }
 }
 
 /// `.name` where an assembler statement starts.
@@ -176,10 +80,6 @@ fn assembler_directive(literal: &str) -> bool {
         }
         rest.starts_with('.') && rest[1..].starts_with(|c: char| c.is_ascii_lowercase())
     })
-}
-
-pub(super) fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$')).filter(|word| !word.is_empty())
 }
 
 /// Attributes may span lines, so they are looked for in the whole code.

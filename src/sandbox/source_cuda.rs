@@ -3,8 +3,8 @@
 //! As for C this is the first wall, for a clear sentence early: the compiler's process sees headers only, and what it makes is
 //! read again where no spelling hides anything.
 
-use super::lines::{Line, split};
-use super::source::{RAW_PREFIXES, SourceError, line_of, refuse, words};
+use super::dialect::{Dialect, SourceError, refuse};
+use super::lines::Line;
 
 /// Headers a CUDA kernel may include by name; beside them the folders of [`FOLDERS`].
 const HEADERS: [&str; 24] = [
@@ -38,22 +38,11 @@ const HEADERS: [&str; 24] = [
 /// Folders of headers of which any may be included.
 const FOLDERS: [&str; 3] = ["cuda/", "cooperative_groups/", "nv/"];
 
-const DIRECTIVES: [&str; 12] =
-    ["define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include", "pragma"];
-
 const PRAGMAS: [&str; 6] =
     ["unroll", "nounroll", "nv_diag_suppress", "nv_diag_default", "nv_diagnostic", "diag_suppress"];
 
-/// Words with no honest use in a kernel, wherever they stand.
-const WORDS: [(&str, &str); 14] = [
-    ("__has_include", "it asks which files the machine has"),
-    ("__has_include_next", "it asks which files the machine has"),
-    ("__has_embed", "it asks which files the machine has"),
-    ("__FILE__", "it spells paths of the machine"),
-    ("__BASE_FILE__", "it spells paths of the machine"),
-    ("__TIMESTAMP__", "a kernel's bytes may not depend on the clock"),
-    ("__DATE__", "a kernel's bytes may not depend on the clock"),
-    ("__TIME__", "a kernel's bytes may not depend on the clock"),
+/// What CUDA adds to the words with no honest use.
+const WORDS: [(&str, &str); 6] = [
     ("clock64", "a kernel reads no clock"),
     ("__globaltimer", "a kernel reads no clock"),
     ("globaltimer", "a kernel reads no clock"),
@@ -61,6 +50,14 @@ const WORDS: [(&str, &str); 14] = [
     ("cudaLaunchDevice", "launches stand in the front matter"),
     ("cudaLaunchKernel", "launches stand in the front matter"),
 ];
+
+const CUDA: Dialect = Dialect {
+    words: &WORDS,
+    header: allowed,
+    headers: || format!("{}, and headers of {}", HEADERS[..12].join(", "), FOLDERS.join(", ")),
+    pragmas: &PRAGMAS,
+    pragma_operator: true,
+};
 
 /// In strings, and so in inline assembler.
 const SPELLINGS: [(&str, &str); 6] = [
@@ -78,36 +75,10 @@ const SPELLINGS: [(&str, &str); 6] = [
 /// The first thing a kernel may not contain: an include outside the allowed ones, a directive or pragma outside the
 /// allowed ones, spellings that hide either, clocks.
 pub fn check_cuda(text: &str) -> Result<(), SourceError> {
-    if let Some(at) = text.find('\0') {
-        return refuse(line_of(text, at), "a NUL byte");
-    }
-    for spelling in ["??=", "??/", "%:"] {
-        if let Some(at) = text.find(spelling) {
-            return refuse(
-                line_of(text, at),
-                &format!("the spelling `{spelling}` (write `#`, `\\` or the operator itself)"),
-            );
-        }
-    }
-    split(text).iter().try_for_each(check_line)
+    CUDA.check(text)?.iter().try_for_each(check_strings)
 }
 
-fn check_line(line: &Line) -> Result<(), SourceError> {
-    let code = line.code.trim();
-    if let Some(directive) = code.strip_prefix('#') {
-        check_directive(line, directive.trim())?;
-    }
-    for word in words(code) {
-        if let Some((_, why)) = WORDS.iter().find(|(bad, _)| *bad == word) {
-            return refuse(line.number, &format!("`{word}`: {why}"));
-        }
-        if RAW_PREFIXES.contains(&word) && code.contains(&format!("{word}\"\"")) {
-            return refuse(line.number, "a raw string: write an ordinary one");
-        }
-        if word == "_Pragma" && !line.strings.iter().all(|literal| known_pragma(literal)) {
-            return refuse(line.number, &format!("`_Pragma`: allowed are {}", PRAGMAS.join(", ")));
-        }
-    }
+fn check_strings(line: &Line) -> Result<(), SourceError> {
     let assembler = line.strings.concat().to_ascii_lowercase();
     if let Some((spelling, why)) = SPELLINGS.iter().find(|(spelling, _)| assembler.contains(spelling)) {
         return refuse(line.number, &format!("`{spelling}`: {why}"));
@@ -115,54 +86,11 @@ fn check_line(line: &Line) -> Result<(), SourceError> {
     Ok(())
 }
 
-fn check_directive(line: &Line, directive: &str) -> Result<(), SourceError> {
-    let name: String = directive.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-    let rest = directive[name.len()..].trim();
-    if directive.is_empty() {
-        return Ok(());
-    }
-    if !DIRECTIVES.contains(&name.as_str()) {
-        return refuse(line.number, &format!("`#{directive}` is not among the directives a kernel may use"));
-    }
-    match name.as_str() {
-        "include" => {
-            let header = if rest == "\"\"" {
-                line.strings.first().map(String::as_str)
-            } else {
-                rest.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'))
-            };
-            match header {
-                Some(header) if allowed(header) => Ok(()),
-                Some(header) => {
-                    let base = header.rsplit('/').next().unwrap_or_default();
-                    refuse(
-                        line.number,
-                        &format!(
-                            "`#include` of `{base}`: a kernel may include {}, and headers of {}",
-                            HEADERS[..12].join(", "),
-                            FOLDERS.join(", ")
-                        ),
-                    )
-                }
-                None => refuse(line.number, "`#include` must name its header literally"),
-            }
-        }
-        "pragma" if known_pragma(rest) => Ok(()),
-        "pragma" => refuse(line.number, &format!("`#pragma {rest}`: allowed are {}", PRAGMAS.join(", "))),
-        _ => Ok(()),
-    }
-}
-
 /// Whether a header may be included: no name leaves the folders it is looked for in.
 fn allowed(header: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.');
     let inside = header.chars().all(plain) && !header.contains("..") && !header.contains("//");
     HEADERS.contains(&header) || inside && FOLDERS.iter().any(|folder| header.starts_with(folder))
-}
-
-fn known_pragma(text: &str) -> bool {
-    let name: String = text.trim().chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-    PRAGMAS.contains(&name.as_str())
 }
 
 #[cfg(test)]

@@ -132,6 +132,7 @@ impl Watch {
                 experiment: experiment.number,
                 technique: experiment.technique.clone(),
                 description: experiment.description.clone(),
+                hypothesis: String::new(),
                 predicted: None,
                 verdict: evaluation.verdict.clone(),
             });

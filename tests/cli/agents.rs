@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::endpoint::{Answer, Endpoint, Request};
 use crate::common::{Outcome, Place, RUN, kernels, outcome};
-use crate::consistency::journal;
+use crate::consistency::{check, journal};
 
 const KEY: &str = "sk-test-0123456789abcdef";
 
@@ -139,6 +139,41 @@ fn the_run_ends_when_its_tokens_are_used_up() {
     assert!(endpoint.requests().len() <= 6, "{}", endpoint.requests().len());
 }
 
+/// A line of a transcript.
+fn proposed(ticket: u64, repairs: u64, text: &str) -> String {
+    let proposal =
+        json!({"text": text, "technique": "tune", "description": "a try", "ticket": ticket, "repairs": repairs});
+    let at = "2026-03-01T07:00:00Z";
+    format!("{}\n", json!({"at": at, "said": "proposed", "op": "rmsnorm", "experiment": 2, "proposal": proposal}))
+}
+
+#[test]
+fn a_proposal_that_is_being_mended_when_the_run_is_killed_is_mended_afterwards_or_has_failed() {
+    let place = Place::new(&kernels::keeps());
+    let with = |line: &str| kernels::keeps().replacen(LOOP, &format!("{line}\n{LOOP}"), 1);
+    let (wrong, another, mended) = (with("cols -= cols == 31;"), with("a slip;"), with("another slip;"));
+    // Another one has its verdict between the first and its repair.
+    let lines = [proposed(1, 0, &wrong), proposed(2, 0, &another), proposed(1, 1, &mended)].concat();
+    place.write(".git/night.jsonl", &lines);
+    let mut command = place.command(&[&RUN[..], &["--agent", "replay", ".git/night.jsonl"]].concat());
+    command.env("WARPSMITH_FAILPOINT", "done:2");
+    let Outcome { code, out, err } = outcome(command);
+    assert_eq!((code, place.statuses()), (None, vec!["base".to_owned(), "error".to_owned()]), "{out}{err}");
+
+    let given_up = place.copy();
+    given_up.warpsmith(&["run", "model", "--resume", "--budget", "1ms"]).ok();
+    place.warpsmith(&["run", "model", "--resume"]).ok();
+    for (place, last, failures) in [(&given_up, "reject", &[][..]), (&place, "error", &["reject"][..])] {
+        assert_eq!(place.statuses(), ["base", "error", last]);
+        let story = stories(place).remove(2);
+        let mended = story["mended"].as_array().into_iter().flatten();
+        assert_eq!(mended.map(|failed| failed["verdict"]["status"].as_str().unwrap()).collect::<Vec<_>>(), failures);
+        check(place);
+    }
+    let text = |place: &Place| place.warpsmith(&["show", "3", "--kernel"]).ok();
+    assert_eq!((text(&given_up).trim_end(), text(&place).trim_end()), (wrong.trim_end(), mended.trim_end()));
+}
+
 /// Edits the kernel, meddles with what is not its own, and says what it did.
 const SCRIPT: &str = r#"
 test -s "$WARPSMITH_PROMPT" || exit 1
@@ -152,18 +187,26 @@ echo 'Description: fewer passes'
 #[test]
 fn a_program_that_edits_the_file_has_its_kernel_judged_and_kept() {
     let place = Place::new(&kernels::keeps());
-    let out = place.run(&["--speedup", "1.2", "--agent", "command", "--", "sh", "-c", SCRIPT]).ok();
+    // Named as a user names it, and started in the run's folder.
+    place.write(".git/agent.sh", &format!("#!/bin/sh\n{SCRIPT}"));
+    let script = place.root.join(".git/agent.sh");
+    std::fs::set_permissions(script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let out = place.run(&["--speedup", "1.2", "--agent", "command", "--", "./.git/agent.sh"]).ok();
     assert_eq!(place.statuses(), ["base", "keep"], "{out}");
     assert_eq!(place.ledger()[1].description, "fewer passes");
-    assert!(out.contains("agent       command: sh -c") && out.contains("put back: other.txt"), "{out}");
+    assert!(out.contains("/.git/agent.sh (at most") && out.contains("put back: other.txt"), "{out}");
     assert!(!place.root.join(format!(".warpsmith/{}/other.txt", place.only_run())).exists());
 }
 
 #[test]
 fn agents_and_their_flags_that_do_not_go_together_are_refused() {
     let place = Place::new(&kernels::keeps());
-    let cases: [(&[&str], &str); 6] = [
+    place.write("script.sh", "exit 0\n");
+    let cases: [(&[&str], &str); 9] = [
         (&["--agent", "command"], "write it behind `--`"),
+        (&["--agent", "command", "--", "no-such-agent"], "no program `no-such-agent` in PATH"),
+        (&["--agent", "command", "--", "./none.sh"], "./none.sh is not there"),
+        (&["--agent", "command", "--", "./script.sh"], "chmod +x"),
         (&["--agent", "replay"], "no transcript to play"),
         (&["--agent", "replay", "nowhere.jsonl"], "nowhere.jsonl"),
         (&["--model", "gpt"], "--agent openai"),

@@ -197,9 +197,15 @@ async fn a_coding_agent_proposes_and_the_server_decides() {
     assert!(status.contains(&format!("go on with   warpsmith mcp model --resume {run}")), "{status}");
     let said = place.warpsmith(&["run", "model", "--resume"]).refusal();
     assert!(said.contains(&format!("warpsmith mcp model --resume {run}")), "{said}");
-    let client = Client::start(&place, &["mcp", "model", "--resume"]).await;
+    // Three in a row were not kept, and the user wants no more than four.
+    let client = Client::start(&place, &["mcp", "model", "--resume", "--max-reverts", "4"]).await;
     let slower = client.evaluate(&format!("{}\n// again\n", kernels::keeps()), "back again").await;
     assert_eq!((slower["status"].as_str(), slower["experiment"].as_u64()), (Some("revert"), Some(6)), "{slower}");
+    let done = "rmsnorm is done: 4 reverts in a row; no other operation is left, and `finish` ends the run";
+    assert_eq!((slower["done"].as_str(), &keep["done"]), (Some(done), &Value::Null), "{slower}");
+    assert_eq!(client.refusal("evaluate", candidate(&fast(), "one more")).await, done);
+    let targets = client.data("targets", json!({})).await;
+    assert!(targets.to_string().contains("\"left: 4 reverts in a row\""), "{targets}");
     let summary = client.texts("finish", json!({})).await;
     assert!(
         summary[0].contains(&format!("run {run}: 6 experiments")) && summary[0].contains("measured"),
@@ -264,12 +270,14 @@ async fn a_question_can_be_taken_back_and_a_client_that_dies_leaves_a_run_to_go_
     assert_eq!(status.code(), Some(0), "{}", std::fs::read_to_string(stderr.path()).unwrap());
     let status = place.warpsmith(&["status"]).ok();
     assert!(status.contains("3 experiments") && status.contains("go on with   warpsmith mcp model"), "{status}");
-    let client = Client::start(&place, &["mcp", "model", "--resume"]).await;
+    let client = Client::start(&place, &["mcp", "model", "--resume", "--budget", "1ms"]).await;
     let incumbent = client.texts("incumbent", json!({"op": "rmsnorm"})).await;
     assert_eq!(incumbent[1], fast());
+    let said = client.refusal("evaluate", candidate(&kernels::keeps(), "too late")).await;
+    assert!(said.starts_with("nothing more is judged: the run's budget of 1 ms is spent; `finish` compares"), "{said}");
     client.texts("finish", json!({})).await;
     client.leave().await;
-    assert!(place.warpsmith(&["status"]).ok().contains("ended because"));
+    assert!(place.warpsmith(&["status"]).ok().contains("ended because the run's budget of 1 ms is spent"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use warpsmith::workspace::DeviceLock;
 
 use crate::common::processes::Session;
-use crate::common::{Place, kernels, slot};
+use crate::common::{GPT2, Place, kernels, slot};
 use crate::consistency::{check, journal};
 
 /// Longer than anything takes on a busy machine.
@@ -87,7 +87,9 @@ fn every_save_has_its_verdict_and_a_gain_is_what_the_next_is_held_against() {
 #[test]
 fn with_keep_a_gain_is_a_commit_on_a_branch_of_its_own() {
     let place = Place::new(&kernels::keeps());
-    let mut session = Session::start(place.command(&["watch", KERNEL, "--keep"]));
+    let mut session = Session::start(place.command(&["watch", KERNEL, "--keep", "--model", "model"]));
+    // The pass of warpsmith.toml through the model, not the operation's primary shape.
+    says(&mut session, "timed at cols=64 rows=16 f32\n");
     says(&mut session, "#1   base ");
     let run = place.only_run();
     place.write(KERNEL, &fast());
@@ -167,6 +169,9 @@ fn what_cannot_be_watched_is_said_in_a_sentence() {
     assert!(said.contains("nothing.c cannot be read"), "{said}");
     let said = place.warpsmith(&["watch", "notes.txt"]).refusal();
     assert!(said.contains("notes.txt"), "{said}");
+    place.write("gpt/config.json", GPT2);
+    let said = place.warpsmith(&["watch", KERNEL, "--model", "gpt"]).refusal();
+    assert!(said.contains("gpt has no rmsnorm; it has layernorm, "), "{said}");
     let elsewhere = Place::empty();
     elsewhere.write("mine.c", &kernels::keeps());
     let said = elsewhere.warpsmith(&["watch", "mine.c", "--keep"]).refusal();

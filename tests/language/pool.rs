@@ -150,6 +150,7 @@ async fn alone_a_question_waits_for_the_verdict() {
         experiment: 2,
         technique: first.technique,
         description: "a telling name".into(),
+        hypothesis: first.hypothesis,
         predicted: first.predicted,
         verdict: Verdict::Reject { stage: Stage::Smoke, why: "it is off by one".into() },
     });

@@ -227,8 +227,12 @@ impl Agent for Command {
     fn learn(&mut self, _outcome: &Outcome) {}
 
     fn mend(&mut self, failed: &Failed) -> bool {
-        self.mending = Some(failed.clone());
-        true
+        // What a model proposed before the run went on with this agent is not its own.
+        let own = failed.proposal.by.is_none();
+        if own {
+            self.mending = Some(failed.clone());
+        }
+        own
     }
 
     fn bill(&mut self) -> Bill {

@@ -1,10 +1,9 @@
 #![allow(clippy::unwrap_used)]
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
 use crate::agent::{Screened, transcript};
-use crate::device::{Ceilings, DeviceCard};
+use crate::device::samples;
 use crate::evaluation::{Stage, Verdict};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::workspace::embedded;
@@ -20,21 +19,6 @@ impl Screen for NoScreen {
 }
 
 fn brief() -> Brief {
-    let ceilings =
-        Ceilings { read_gb_s: 10.0, write_gb_s: 10.0, gflops: BTreeMap::new(), launch_us: 1.0, shown: BTreeMap::new() };
-    let device = DeviceCard {
-        backend: "cpu".into(),
-        name: "made up".into(),
-        key: "made-up".into(),
-        cores: 2,
-        vector_bits: 256,
-        l1_bytes: 32768,
-        l2_bytes: 1 << 20,
-        l3_bytes: 0,
-        cold_bytes: 1 << 22,
-        facts: BTreeMap::new(),
-        ceilings,
-    };
     let read = |path: &str| embedded(path).map(str::to_owned);
     let shape = Shape::from([("rows", 8), ("cols", 64)]);
     Brief {
@@ -50,7 +34,7 @@ fn brief() -> Brief {
         vs_user: 1.0,
         against: None,
         share: 0.3,
-        device,
+        device: samples::card(),
         margin: 0.01,
         history: Vec::new(),
         seed: 1,

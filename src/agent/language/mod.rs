@@ -31,8 +31,7 @@ use self::session::Session;
 use self::state::State;
 use super::transcript::Transcript;
 use super::tuner::Tuner;
-use super::{Agent, AgentError, Bill, BoxFuture, Brief, Failed, Offer, Outcome, Proposal, Screen};
-use crate::evaluation::Verdict;
+use super::{Agent, AgentError, Bill, BoxFuture, Brief, Failed, MOST_REPAIRS, Offer, Outcome, Proposal, Screen};
 
 pub use ask::Ask;
 pub use check::check;
@@ -41,8 +40,6 @@ pub use prices::{Price, PriceTable};
 pub use secret::Secret;
 pub use settings::{CONTEXT_TOKENS, OPENAI, Settings, weighted};
 
-/// How often a proposal that does not compile or is wrong goes back to its model.
-pub const MOST_REPAIRS: u32 = 2;
 /// Who a proposal of the tuner's is by.
 pub const TUNER: &str = "tuner";
 
@@ -191,11 +188,7 @@ impl Agent for Language {
     }
 
     fn mend(&mut self, failed: &Failed) -> bool {
-        let can_be_mended = matches!(
-            failed.verdict,
-            Verdict::Error { .. } | Verdict::Reject { .. } | Verdict::Crash { .. } | Verdict::Timeout { .. }
-        );
-        can_be_mended
+        failed.verdict.is_failure()
             && failed.proposal.repairs < MOST_REPAIRS
             && !self.session.standing().is_away()
             && self.pool.mend(failed)

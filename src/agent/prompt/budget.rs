@@ -16,7 +16,7 @@ const FEW: usize = 3;
 /// One thing that is left out, in the order of [`STEPS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
-    /// Old attempts in a line each.
+    /// Old attempts without hypothesis and reason.
     OldAttempts,
     /// Old attempts as counts by technique.
     OldCounted,
@@ -84,7 +84,7 @@ impl Step {
     /// What is missing then, in words; steps that go further than others of a kind come later in [`STEPS`].
     fn words(self) -> (u8, String) {
         match self {
-            OldAttempts => (0, "the reasons of old attempts".into()),
+            OldAttempts => (0, "hypotheses and reasons of old attempts".into()),
             OldCounted => (0, "old attempts one by one".into()),
             FewAttempts => (0, format!("attempts one by one, but for the last {FEW}")),
             OneAttempt => (0, "attempts one by one, but for the last".into()),

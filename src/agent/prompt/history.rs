@@ -9,6 +9,8 @@ use crate::evaluation::Verdict;
 
 /// Longest reason of an attempt in the list, in characters: the last failure has its own in full.
 const REASON: usize = 300;
+/// Longest hypothesis of an attempt, in characters.
+const HYPOTHESIS: usize = 200;
 
 /// The attempts, oldest first, as a fenced list; old ones shorter as the cut says.
 pub(super) fn tried(attempts: &[Attempt], cut: &Cut) -> String {
@@ -42,10 +44,21 @@ fn short(attempt: &Attempt) -> String {
     line
 }
 
-/// The same with the judge's reason.
+/// The same with its author's reason and the judge's.
 fn full(attempt: &Attempt) -> String {
+    let mut line = short(attempt);
+    let hypothesis = fenced::one_line(&attempt.hypothesis, HYPOTHESIS);
+    // Where its author gave no description, that is the beginning of the hypothesis.
+    let description = fenced::one_line(&attempt.description, HYPOTHESIS);
+    if !hypothesis.is_empty() && (description.is_empty() || !hypothesis.starts_with(description.trim_end_matches('…')))
+    {
+        line.push_str(&format!(" | because: {hypothesis}"));
+    }
     let why = fenced::one_line(attempt.verdict.why(), REASON);
-    if why.is_empty() { short(attempt) } else { format!("{} | {why}", short(attempt)) }
+    if !why.is_empty() {
+        line.push_str(&format!(" | judge: {why}"));
+    }
+    line
 }
 
 /// A line for each technique: how often, how often kept, the best that was measured.

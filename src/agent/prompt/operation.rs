@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::template::Values;
 use super::{PromptError, fenced};
 use crate::agent::Brief;
-use crate::op::{ElementType, OpError, Operation, Role};
+use crate::op::{ElementType, OpError, Operation, Role, TargetShape};
 
 /// Everything that follows from the operation and the kernel and is the same however short the prompt.
 pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
@@ -18,6 +18,7 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     values.set("summary", op.summary.clone());
     values.set("signature", if cuda { arguments(&op) } else { fenced::code(&signature(&op)) });
     values.set("shapes", shapes(brief, &op).map_err(wrong)?);
+    values.set("flags", flags(brief));
     values.set("share", percent(brief.share));
     values.set("toml", fenced::code(&brief.source.toml));
     values.set("header", fenced::code(&brief.source.header));
@@ -71,6 +72,14 @@ fn arguments(op: &Operation) -> String {
         let _ = write!(text, "\n- scalars (`float`): {}", scalars.join(", "));
     }
     text
+}
+
+/// The target's shapes as flags of `warpsmith bench`.
+fn flags(brief: &Brief) -> String {
+    let shape = |target: &TargetShape| format!("--shape {}", target.shape.to_string().replace(' ', ","));
+    let shapes: Vec<String> = brief.shapes.iter().map(shape).collect();
+    let dtype = brief.shapes.first().map_or(String::new(), |target| format!(" --dtype {}", target.dtype));
+    format!("{}{dtype}", shapes.join(" "))
 }
 
 /// The target's shapes with what they compulsorily move and compute.

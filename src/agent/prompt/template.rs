@@ -79,7 +79,7 @@ macro_rules! part {
 pub const PARTS: [Part; 17] = [
     part!("rules", Model, &["op", "language"]),
     part!("form", Model, &[]),
-    part!("shell", Shell, &["op", "language", "path"]),
+    part!("shell", Shell, &["op", "language", "path", "flags"]),
     part!("program", Standing, &["program"], Some("program")),
     part!("operation", Question, &["op", "summary", "signature", "share", "shapes"]),
     part!("definition", Question, &["op", "toml"], Some("toml")),

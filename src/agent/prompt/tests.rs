@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::agent::{Attempt, Proposal};
-use crate::device::{Bound, Ceilings, DeviceCard};
+use crate::device::{Bound, Ceilings, DeviceCard, samples};
 use crate::evaluation::{ShapeTiming, Speedup, Stage, Timing};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::workspace::embedded;
@@ -23,30 +23,22 @@ fn card(backend: &str) -> DeviceCard {
         "cuda" => &[("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 60 << 20)],
         _ => &[("CORES", 2), ("L1", 48 << 10), ("L2", 2 << 20), ("VECTOR_BYTES", 64)],
     };
+    let ceilings = Ceilings { gflops: BTreeMap::from([(Dtype::F32, 239.0)]), ..samples::card().ceilings };
+    let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     DeviceCard {
         backend: backend.into(),
         name: "a device".into(),
-        key: "k".into(),
-        cores: 2,
         vector_bits: 512,
-        l1_bytes: 48 << 10,
-        l2_bytes: 4 << 20,
-        l3_bytes: 0,
-        cold_bytes: 1 << 25,
-        facts: facts.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
-        ceilings: Ceilings {
-            read_gb_s: 14.7,
-            write_gb_s: 28.0,
-            gflops: BTreeMap::from([(Dtype::F32, 239.0)]),
-            launch_us: 6.2,
-            shown: BTreeMap::new(),
-        },
+        facts,
+        ceilings,
+        ..samples::card()
     }
 }
 
 fn attempt(experiment: u64, technique: &str, verdict: Verdict) -> Attempt {
     let description = format!("idea number {experiment}");
-    Attempt { experiment, technique: technique.into(), description, predicted: Some(1.25), verdict }
+    let hypothesis = format!("reason number {experiment}");
+    Attempt { experiment, technique: technique.into(), description, hypothesis, predicted: Some(1.25), verdict }
 }
 
 fn revert(ratio: f64) -> Verdict {
@@ -125,12 +117,12 @@ fn the_prompt_has_everything_that_is_known_where_there_is_room() {
         "void rmsnorm(const T *x, const T *weight, T *y, int64_t rows, int64_t cols, float eps);",
         "| cols=512 rows=128 | f32 | 9 | 40.00 | 10.00 | 25 % | memory | 100 % |",
         "has 8.3 % of the\nmodel's time",
-        "15 GB/s read, 28 GB/s written, 0.239 TFLOP/s in f32",
+        "10 GB/s read, 10 GB/s written, 0.239 TFLOP/s in f32",
         "VECTOR_BYTES = 64",
         "must exceed 1.3 %",
         "(the kernel the run started from) the incumbent is at 1.310x",
         "40 registers, no spills",
-        "#1 read-once revert, 1.002x, predicted 1.250x: idea number 1 | no gain after 6 blocks",
+        "#1 read-once revert, 1.002x, predicted 1.250x: idea number 1 | because: reason number 1 | judge: no gain after 6 blocks",
         "#61 unroll keep, 1.300x",
         "reject at edges: edges: rows=1 cols=1537 f16: 3 elements are outside their bound",
         "Others try tiles; look at memory access.",
@@ -260,6 +252,32 @@ fn a_kernel_that_does_not_fit_is_an_error_that_says_so() {
 }
 
 #[test]
+fn an_earlier_hypothesis_is_told_in_short_and_goes_with_the_old_reasons() {
+    let mut brief = brief("cpu");
+    brief.history[60].hypothesis = format!("two reads\nper `row`: {}", "x".repeat(300));
+    let line = |text: &str, number: &str| {
+        text.lines().find(|line| line.starts_with(number)).map(str::to_owned).unwrap_or_default()
+    };
+    let whole = asked(&brief, 200_000);
+    assert!(
+        line(&whole, "#1 ").contains(": idea number 1 | because: reason number 1 | judge: no gain after"),
+        "{whole}"
+    );
+    let long = line(&whole, "#61 ");
+    let told = long.split_once(" | because: ").unwrap().1;
+    assert!(told.starts_with("two reads per row : xxx") && told.ends_with("x…"), "{long}");
+    assert_eq!(told.chars().count(), 200);
+    // One that its description begins is not said twice.
+    brief.history[60].description = "two reads\nper `row`".into();
+    assert!(!line(&asked(&brief, 200_000), "#61 ").contains("because"));
+    let cut = history::tried(&brief.history, &Cut::through(budget::Step::OldAttempts));
+    assert!(
+        !line(&cut, "#1 ").contains("because") && line(&cut, "#60 ").contains("because: reason number 60"),
+        "{cut}"
+    );
+}
+
+#[test]
 fn techniques_for_other_operations_and_devices_go_before_the_others() {
     let without = |brief: &Brief| {
         let cut = Cut::through(budget::Step::OtherTechniques);
@@ -307,6 +325,7 @@ fn what_comes_from_logs_and_kernels_cannot_leave_its_fence() {
     brief.source.header.push_str(&format!("/* {hostile} */\n"));
     brief.history = vec![attempt(1, hostile, reject(hostile))];
     brief.history[0].description = hostile.into();
+    brief.history[0].hypothesis = format!("because\u{2028}{hostile}");
     brief.device.name = hostile.into();
     for context in [8192, 200_000] {
         let text = asked(&brief, context);
@@ -388,8 +407,9 @@ fn a_failure_goes_back_in_the_judges_words_with_the_file_that_failed() {
 fn an_agent_with_a_shell_is_told_the_same_but_for_the_form() {
     let brief = brief("cuda");
     let text = prompt().briefing(&brief, ".warpsmith/run/rmsnorm.cu", Some("Look at loads."), 200_000).unwrap();
-    for part in [".warpsmith/run/rmsnorm.cu", "$WARPSMITH bench", &brief.incumbent, "### `read-once`", "Look at loads."]
-    {
+    let bench =
+        "$WARPSMITH bench .warpsmith/run/rmsnorm.cu --against incumbent --shape cols=512,rows=128 --dtype f32\n";
+    for part in [".warpsmith/run/rmsnorm.cu", bench, &brief.incumbent, "### `read-once`", "Look at loads."] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert!(!text.contains("<<<<<<< SEARCH") && !text.contains("You have no tools"));
@@ -433,6 +453,7 @@ proptest! {
         let read = |path: &str| if path == "program.md" { Some(program.clone()) } else { read(path) };
         let mut brief = brief("cpu");
         brief.history[59].description.clone_from(&words);
+        brief.history[60].hypothesis.clone_from(&words);
         brief.resources.clone_from(&words);
         match Prompt::new(&read).unwrap().parts_for(&brief, Some(&words), context) {
             Ok(parts) => {

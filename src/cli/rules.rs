@@ -1,0 +1,48 @@
+//! The flags for when a target ends, and when the run does.
+
+use std::time::Duration;
+
+use crate::run::stop::{Rules, next_time_of_day};
+use crate::workspace::duration;
+
+/// When a target ends, and when the run does.
+#[derive(Debug, clap::Args)]
+pub(super) struct RuleArgs {
+    /// Leave a target after N experiments in a row that were not kept [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_reverts: Option<u32>,
+    /// Leave a target at this percentage of its roofline [default: 90]
+    #[arg(long, value_name = "PERCENT", value_parser = above_zero, allow_negative_numbers = true)]
+    roofline: Option<f64>,
+    /// Leave a target at this speedup against what you have today [default: 2]
+    #[arg(long, value_name = "X", value_parser = above_zero, allow_negative_numbers = true)]
+    speedup: Option<f64>,
+    /// Leave a target after this time [default: 2h]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    per_kernel: Option<Duration>,
+    /// End the run after this time, such as 8h or 90m
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    budget: Option<Duration>,
+    /// End the run at this time of day, such as 07:00
+    #[arg(long, value_name = "HH:MM")]
+    until: Option<String>,
+}
+
+impl RuleArgs {
+    /// Puts the rules that were given over those there are.
+    pub(super) fn override_rules(&self, rules: &mut Rules) -> anyhow::Result<()> {
+        let until = self.until.as_deref().map(|text| next_time_of_day(text, &jiff::Zoned::now())).transpose()?;
+        rules.max_reverts = self.max_reverts.or(rules.max_reverts);
+        rules.roofline_pct = self.roofline.or(rules.roofline_pct);
+        rules.speedup = self.speedup.or(rules.speedup);
+        rules.per_kernel = self.per_kernel.or(rules.per_kernel);
+        rules.budget = self.budget.or(rules.budget);
+        rules.until = until.or(rules.until);
+        Ok(())
+    }
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0);
+    value.ok_or("it must be a number above zero".to_owned())
+}
