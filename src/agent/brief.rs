@@ -31,8 +31,8 @@ pub struct Brief {
     pub vs_user: f64,
     /// The library that `vs_user` is measured against; `None` is the starter.
     pub against: Option<String>,
-    /// The operation's share of the model's time (0 to 1).
-    pub share: f64,
+    /// The operation's share of the model's time (0 to 1); `None` for a kernel outside of any model.
+    pub share: Option<f64>,
     /// The machine.
     pub device: DeviceCard,
     /// What a gain must exceed to be kept (0.01 for 1 %).

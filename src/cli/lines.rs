@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::evaluation::{Evaluation, Stage, Verdict};
-use crate::report::{milliseconds, spell};
+use crate::report::{latency, spell};
 use crate::run::stop::Rules;
 use crate::run::{Phase, RunState, TargetState};
 
@@ -14,11 +14,9 @@ pub(super) fn run_line(state: &RunState, spent: Duration) -> String {
     let mut line =
         format!("{} {model} · {} · {}   {}{budget}", state.run, state.device, state.agent.name(), spell(spent));
     if let (Some(before), Some((after, ratio))) = (&state.before, state.predicted()) {
-        line.push_str(&format!(
-            "   model {:.2}→{} {ratio:.2}x predicted",
-            before.whole_us / 1000.0,
-            milliseconds(after)
-        ));
+        let places = if after < 1000.0 { 3 } else { 2 };
+        let [before, after] = [before.whole_us, after].map(|us| format!("{:.*}", places, us / 1000.0));
+        line.push_str(&format!("   model {before}→{after} ms {ratio:.2}x predicted"));
     }
     line
 }
@@ -73,7 +71,7 @@ pub(super) fn stage_words(stage: Stage) -> String {
 pub(super) fn decided_line(number: u64, description: &str, evaluation: &Evaluation) -> String {
     let gain = match &evaluation.verdict {
         Verdict::Base => evaluation.timing.as_ref().map_or(String::new(), |timing| {
-            format!("{}, {:.0} % of the roofline", milliseconds(timing.latency_us), timing.roofline_pct)
+            format!("{}, {:.0} % of the roofline", latency(timing.latency_us), timing.roofline_pct)
         }),
         Verdict::Keep { speedup, .. } => {
             let total = evaluation.vs_user.map_or(String::new(), |total| format!(", {total:.2}x in all"));

@@ -10,7 +10,7 @@ use super::lines::{decided_line, stage_words};
 use super::verdict::shapes;
 use crate::evaluation::Verdict;
 use crate::harness::Progress;
-use crate::report::milliseconds;
+use crate::report::latency;
 use crate::run::is_keep;
 use crate::watch::{Judged, Watch};
 
@@ -133,7 +133,7 @@ pub(super) fn closing(kernel: &Path, watch: &Watch, recorded: bool) -> String {
     let judged = state.next_experiment - 1;
     let mut lines = vec![format!("\n{}: {judged} judged, {} kept", kernel.display(), target.kept)];
     if let Some((start, best)) = target.start_us.zip(target.best_us) {
-        let gain = format!("{} -> {}, {:.2}x", milliseconds(start), milliseconds(best), target.vs_user());
+        let gain = format!("{} -> {}, {:.2}x", latency(start), latency(best), target.vs_user());
         lines.push(format!("  {gain} what it started from"));
     }
     let kept = target.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Keep { .. }));

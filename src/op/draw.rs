@@ -1,5 +1,6 @@
 //! Drawing a tensor's values from a seed.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Distribution, Draw, Dtype, OpError, Operation, RowScale, Shape, Special, Stored, TensorSpec};
@@ -65,7 +66,8 @@ pub fn draw(
 /// Hands `size`-byte chunks of `out` with their indices to `fill`, over all cores where there are several.
 fn in_chunks(out: &mut [u8], size: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
     let chunks = out.len().div_ceil(size);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chunks);
+    static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let threads = CORES.min(chunks);
     if threads <= 1 {
         out.chunks_mut(size).enumerate().for_each(|(index, chunk)| fill(index, chunk));
         return;

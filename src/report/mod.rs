@@ -20,6 +20,4 @@ pub use data::{
     TimingReport, Try, Whole, sound,
 };
 pub use page::{PAGE_FILE, Rendered};
-pub use summary::{
-    KernelSummary, ModelSummary, Subject, Summary, TargetSummary, an_hour, fine_times, milliseconds, spell,
-};
+pub use summary::{KernelSummary, ModelSummary, Subject, Summary, TargetSummary, an_hour, fine_times, latency, spell};

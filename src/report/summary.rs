@@ -117,10 +117,9 @@ impl std::fmt::Display for Summary {
             "reject"
         )?;
         for target in &self.targets {
-            let times = target.times_us.map_or_else(
-                || "-".to_owned(),
-                |(start, now)| format!("{} -> {}", milliseconds(start), milliseconds(now)),
-            );
+            let times = target
+                .times_us
+                .map_or_else(|| "-".to_owned(), |(start, now)| format!("{} -> {}", latency(start), latency(now)));
             let roofline = target.roofline_pct.map_or_else(|| "-".to_owned(), |pct| format!("{pct:.0} %"));
             writeln!(
                 f,
@@ -141,7 +140,7 @@ impl std::fmt::Display for Summary {
             Subject::Model(Some(model)) => write!(f, "\n{model}"),
             Subject::Kernel(kernel) => {
                 let (start, now) = self.targets.first().and_then(|target| target.times_us).unzip();
-                let time = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), small_time);
+                let time = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), latency);
                 writeln!(f, "\n  {} at {}: {} -> {}", kernel.file, kernel.at, time(start), time(now))
             }
         }
@@ -153,8 +152,8 @@ impl std::fmt::Display for ModelSummary {
         write!(
             f,
             "  model {} -> {} predicted ({})",
-            milliseconds(self.before_us),
-            milliseconds(self.before_us / self.predicted),
+            latency(self.before_us),
+            latency(self.before_us / self.predicted),
             fine_times(self.predicted)
         )?;
         if let Some((ratio, low, high)) = self.measured {
@@ -180,16 +179,17 @@ pub fn fine_times(ratio: f64) -> String {
     format!("{ratio:.*}x", places(ratio))
 }
 
-/// µs as milliseconds for people: `12.40 ms`, `0.031 ms`.
+/// A latency for people, in three digits or more: `12.40 ms`, `0.226 ms`, `31.2 µs`.
 #[must_use]
-pub fn milliseconds(us: f64) -> String {
+pub fn latency(us: f64) -> String {
     let ms = us / 1000.0;
-    if ms >= 1.0 { format!("{ms:.2} ms") } else { format!("{ms:.3} ms") }
-}
-
-/// The same for what may be shorter: `12.40 ms`, `31.2 µs`.
-fn small_time(us: f64) -> String {
-    if us >= 1000.0 { milliseconds(us) } else { format!("{us:.1} µs") }
+    if ms >= 1.0 {
+        format!("{ms:.2} ms")
+    } else if ms >= 0.1 {
+        format!("{ms:.3} ms")
+    } else {
+        format!("{us:.1} µs")
+    }
 }
 
 /// A length of time for people: `3h12`, `41 min`, `12 s`.
@@ -252,7 +252,7 @@ mod tests {
         let mut alone = Summary { subject: Subject::Kernel(kernel), ..summary };
         alone.targets[0].times_us = Some((12_400.0, 620.0));
         let text = alone.to_string();
-        assert!(text.ends_with("\n\n  kernels/cpu/softmax.c at rows=8 f32: 12.40 ms -> 620.0 µs\n"), "{text}");
+        assert!(text.ends_with("\n\n  kernels/cpu/softmax.c at rows=8 f32: 12.40 ms -> 0.620 ms\n"), "{text}");
         assert!(!text.contains("predicted") && !text.contains("share") && !text.contains("62 %"), "{text}");
         alone.targets[0].times_us = None;
         assert!(alone.to_string().ends_with("at rows=8 f32: - -> -\n"), "{alone}");

@@ -1,6 +1,6 @@
 //! What of a run goes into the user's branch, and the words of that commit.
 
-use crate::report::{fine_times, milliseconds};
+use crate::report::{fine_times, latency};
 
 use super::{RunState, TargetState};
 
@@ -47,9 +47,10 @@ impl RunState {
         ];
         let each = if self.single().is_some() { "" } else { " a pass" };
         for (target, file) in winners.iter().zip(files) {
-            let times = target.start_us.zip(target.best_us).map_or(String::new(), |(start, best)| {
-                format!(", {} -> {}{each}", milliseconds(start), milliseconds(best))
-            });
+            let times = target
+                .start_us
+                .zip(target.best_us)
+                .map_or(String::new(), |(start, best)| format!(", {} -> {}{each}", latency(start), latency(best)));
             lines.push(format!("- {}: {:.2}x what was there before{times}", target.op, target.vs_user()));
             lines.push(format!("  {file}"));
         }

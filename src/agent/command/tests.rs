@@ -33,7 +33,7 @@ fn brief() -> Brief {
         resources: String::new(),
         vs_user: 1.0,
         against: None,
-        share: 0.3,
+        share: Some(0.3),
         device: samples::card(),
         margin: 0.01,
         history: Vec::new(),

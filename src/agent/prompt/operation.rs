@@ -19,12 +19,20 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     values.set("signature", if cuda { arguments(&op) } else { fenced::code(&signature(&op)) });
     values.set("shapes", shapes(brief, &op).map_err(wrong)?);
     values.set("flags", flags(brief));
-    values.set("share", percent(brief.share));
+    values.set("share", importance(brief.share));
     values.set("toml", fenced::code(&brief.source.toml));
     values.set("header", fenced::code(&brief.source.header));
     values.set("file", brief.file.clone());
     values.set("incumbent", fenced::code(&brief.incumbent));
     Ok(values)
+}
+
+/// Where the shapes are from, and what the operation matters there.
+fn importance(share: Option<f64>) -> String {
+    match share {
+        Some(share) => format!("They are the model's own, and this operation has {} of its time.", percent(share)),
+        None => "They are the user's choice: the kernel is improved by itself, outside of any model.".to_owned(),
+    }
 }
 
 /// A share as whole percent, or tenths where it is small.

@@ -90,7 +90,7 @@ fn brief(backend: &str) -> Brief {
         resources: "rmsnorm<8>: 40 registers, no spills".into(),
         vs_user: 1.31,
         against: None,
-        share: 0.083,
+        share: Some(0.083),
         device: card(backend),
         margin: 0.013,
         history,
@@ -116,7 +116,7 @@ fn the_prompt_has_everything_that_is_known_where_there_is_room() {
         brief.source.header.as_str(),
         "void rmsnorm(const T *x, const T *weight, T *y, int64_t rows, int64_t cols, float eps);",
         "| cols=512 rows=128 | f32 | 9 | 40.00 | 10.00 | 25 % | memory | 100 % |",
-        "has 8.3 % of the\nmodel's time",
+        "this operation has 8.3 % of its time",
         "10 GB/s read, 10 GB/s written, 0.239 TFLOP/s in f32",
         "VECTOR_BYTES = 64",
         "must exceed 1.3 %",
@@ -249,6 +249,12 @@ fn a_kernel_that_does_not_fit_is_an_error_that_says_so() {
     assert!(matches!(error, PromptError::TooLong { context: 16_384, .. }));
     assert!(error.to_string().contains("16384") && error.to_string().contains("longer context"), "{error}");
     assert!(prompt().messages(&brief, None, 200_000).is_ok());
+}
+
+#[test]
+fn a_kernel_outside_of_any_model_is_asked_about_as_such() {
+    let alone = asked(&Brief { share: None, ..brief("cpu") }, 200_000);
+    assert!(alone.contains("outside of any model") && !alone.contains("of its time"), "{alone}");
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl World {
             resources: String::new(),
             vs_user: 1.0,
             against: None,
-            share: 0.5,
+            share: Some(0.5),
             device: samples::card(),
             margin: 0.01,
             history: Vec::new(),

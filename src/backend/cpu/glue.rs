@@ -21,6 +21,6 @@ pub(super) fn glue(compiler: &Compiler, step: Step, dtype: Dtype) -> Result<Imag
          (void)p, (void)i, (void)f;\n    {};\n}}\n",
         call(step)
     );
-    let source = format!("{}#line 1 \"glue.c\"\n{SOURCE}\n{entry}", prelude(dtype));
+    let source = format!("{}#line 1 \"glue.c\"\n{SOURCE}\n{entry}", prelude(dtype, SOURCE));
     compiler.compile_candidate("glue", SOURCE, &source, &[])
 }

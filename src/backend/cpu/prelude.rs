@@ -11,11 +11,15 @@ const HEAD: &str = r"#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__F16C__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 /* Splits 0..n into contiguous ranges over the harness's threads; returns when all are done. A call from within a body runs in line. */
 void ws_parallel(int64_t n, void (*body)(int64_t begin, int64_t end, void *context), void *context);
+";
+
+/// The processor's own instructions as functions. Compilers take longer to read it than most kernels, so it stands only
+/// where something in it may be named.
+const INTRINSICS: &str = r"#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 ";
 
 /// Single precision is stored as it is computed.
@@ -102,15 +106,30 @@ static inline void ws_store_n(T *restrict dst, const float *restrict src, int64_
 }
 "#;
 
-/// The prelude of a dtype: standard headers, `T`, `ws_load`, `ws_store`, `ws_load_n`, `ws_store_n`, `ws_parallel`.
+/// The prelude of a dtype for a kernel of this text: standard headers, the processor's intrinsics where the text or the
+/// dtype needs them, `T`, `ws_load`, `ws_store`, `ws_load_n`, `ws_store_n`, `ws_parallel`.
 #[must_use]
-pub fn prelude(dtype: Dtype) -> String {
+pub fn prelude(dtype: Dtype, text: &str) -> String {
     let types = match dtype {
         Dtype::F16 => F16,
         Dtype::Bf16 => BF16,
         Dtype::F32 => F32,
     };
-    format!("{HEAD}{types}")
+    let intrinsics = if dtype == Dtype::F16 || may_name_intrinsics(text) { INTRINSICS } else { "" };
+    format!("{HEAD}{intrinsics}{types}")
+}
+
+/// Names with an underscore in front that are the language's or the compiler's own.
+const NO_INTRINSICS: [&str; 6] = ["__builtin_", "__attribute__", "__restrict", "__inline", "__asm__", "__volatile__"];
+
+/// Whether a text has a name that could be from `<immintrin.h>`: one that begins with an underscore and a small letter
+/// (`_mm512_add_ps`, `_pdep_u64`, `__m256`, `__rdtsc`) or with `_MM_`. In comments too, where it only costs time.
+fn may_name_intrinsics(text: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c: char| !is_name(c)).filter(|name| name.starts_with('_')).any(|name| {
+        let small = name.trim_start_matches('_').starts_with(|c: char| c.is_ascii_lowercase());
+        (small || name.starts_with("_MM_")) && !NO_INTRINSICS.iter().any(|own| name.starts_with(own))
+    })
 }
 
 /// The whole translation unit for `kernel` at `resolution`: prelude, prototype, constants as macros,
@@ -124,7 +143,7 @@ pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolu
     let types = parameter_types(op, kernel);
     let pointers = op.tensors.len() + kernel.front.scratch.len();
     let (ints, floats) = (op.symbols.len(), op.scalars.len());
-    let mut source = prelude(resolution.dtype);
+    let mut source = prelude(resolution.dtype, &kernel.text);
     // The prototype stands before the macros, one of which may have the name of a type's letter.
     let _ = writeln!(source, "void {name}({});", types.join(", "));
     for (macro_name, value) in &resolution.macros {

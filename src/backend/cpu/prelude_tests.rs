@@ -5,7 +5,7 @@
 use half::{bf16, f16};
 
 use super::judge_tests::build;
-use super::prelude::candidate_source;
+use super::prelude::{candidate_source, prelude};
 use crate::kernel::KernelFile;
 use crate::op::{Dtype, Operation, Shape, samples};
 
@@ -143,4 +143,16 @@ fn a_signature_that_differs_does_not_compile() {
     let resolution = kernel.resolve(&shape, Dtype::F16, &Default::default()).unwrap();
     let error = build("wrong", &candidate_source(&op, &kernel, &resolution), &["-O1"]).unwrap_err();
     assert!(error.contains("rmsnorm.c:15:") && error.contains("conflicting types"), "{error}");
+}
+
+#[test]
+fn the_intrinsics_stand_where_the_dtype_or_the_text_may_need_them() {
+    let has = |dtype, text: &str| prelude(dtype, text).contains("<immintrin.h>");
+    assert!(has(Dtype::F16, ""));
+    for text in ["_mm512_add_ps(a, b)", "__m256 v;", "x = _pdep_u64(a, b);", "(__rdtsc())", "_MM_HINT_T0"] {
+        assert!(has(Dtype::F32, text) && has(Dtype::Bf16, text), "{text}");
+    }
+    let plain = "static float f(_Float16 h, float *__restrict x) __attribute__((noinline)); \
+                 __builtin_prefetch(x); _Static_assert(1, \"a\"); int a_mm = __AVX512F__; #if WS_F16";
+    assert!(!has(Dtype::F32, plain));
 }

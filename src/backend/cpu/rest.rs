@@ -4,8 +4,9 @@
 //! milliseconds apart. The state of each thread is exact, and so is the time a thread spent waiting for a core, which
 //! tells a thread that ran on from one that was not let run.
 
-use std::fs::read_to_string;
-use std::path::{Path, PathBuf};
+use std::fs::{File, read_to_string};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Between two looks.
@@ -21,20 +22,28 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The threads of a process, as the system shows them.
 #[derive(Debug)]
 pub(super) struct Threads {
-    folders: Vec<PathBuf>,
+    threads: Vec<Thread>,
+}
+
+/// A thread's files. Its state is looked at after every launch, so that file stays open.
+#[derive(Debug)]
+struct Thread {
+    folder: PathBuf,
+    stat: File,
 }
 
 impl Threads {
     /// The threads process `pid` has now.
     pub(super) fn of(pid: u32) -> Self {
         let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
-        Self { folders: entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect() }
+        let folders = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+        Self { threads: folders.filter_map(Thread::open).collect() }
     }
 
     /// Waits until no thread runs any more, after they were told to stop: an interrupt's time, unless a core is away.
     pub(super) fn stand_still(&self) {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE && self.folders.iter().any(|folder| asleep(folder) == Some(false)) {
+        while start.elapsed() < PATIENCE && self.threads.iter().any(|thread| thread.asleep() == Some(false)) {
             std::hint::spin_loop();
         }
     }
@@ -46,11 +55,11 @@ impl Threads {
     /// How long one ran on, where that is more than lying down takes.
     pub(super) fn rest(&self) -> Result<(), Duration> {
         let start = Instant::now();
-        let mut awake: Vec<(&Path, Option<Duration>)> = self
-            .folders
+        let mut awake: Vec<(&Thread, Option<Duration>)> = self
+            .threads
             .iter()
-            .filter(|folder| asleep(folder) == Some(false))
-            .map(|folder| (&**folder, waited(folder)))
+            .filter(|thread| thread.asleep() == Some(false))
+            .map(|thread| (thread, thread.waited()))
             .collect();
         // A thread ran at least until it was last seen awake; when it lay down after that is not known, since this
         // thread may have been kept from looking.
@@ -59,10 +68,10 @@ impl Threads {
             std::thread::sleep(STEP);
             let elapsed = start.elapsed();
             let mut worst = None;
-            awake.retain(|(folder, before)| match asleep(folder) {
+            awake.retain(|(thread, before)| match thread.asleep() {
                 Some(false) => true,
                 Some(true) => {
-                    worst = worst.max(ran_on(last, *before, waited(folder)));
+                    worst = worst.max(ran_on(last, *before, thread.waited()));
                     false
                 }
                 None => false,
@@ -89,21 +98,30 @@ fn ran_on(elapsed: Duration, before: Option<Duration>, after: Option<Duration>) 
     (ran > allowed).then_some(ran)
 }
 
-/// Whether the thread sleeps; `None` where it is gone or hidden.
-fn asleep(folder: &Path) -> Option<bool> {
-    let stat = read_to_string(folder.join("stat")).ok()?;
-    // The name before it is in brackets and may hold anything.
-    let state = stat.rsplit_once(") ")?.1.chars().next()?;
-    Some(state != 'R')
-}
+impl Thread {
+    fn open(folder: PathBuf) -> Option<Self> {
+        let stat = File::open(folder.join("stat")).ok()?;
+        Some(Self { folder, stat })
+    }
 
-/// Time spent waiting for a core: the second field, in nanoseconds (`Documentation/scheduler/sched-stats.rst`). A system
-/// that does not count it says zero everywhere.
-fn waited(folder: &Path) -> Option<Duration> {
-    let text = read_to_string(folder.join("schedstat")).ok()?;
-    let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
-    let counted = fields.iter().any(|field| *field > 0);
-    fields.get(1).filter(|_| counted).map(|waited| Duration::from_nanos(*waited))
+    /// Whether it sleeps; `None` where it is gone or hidden.
+    fn asleep(&self) -> Option<bool> {
+        let mut text = [0; 256];
+        let length = self.stat.read_at(&mut text, 0).ok()?;
+        // The name before the state is in brackets and may hold anything, in at most 64 bytes.
+        let text = &text[..length];
+        let end = text.windows(2).rposition(|two| two == b") ")?;
+        text.get(end + 2).map(|state| *state != b'R')
+    }
+
+    /// Time spent waiting for a core: the second field, in nanoseconds (`Documentation/scheduler/sched-stats.rst`). A
+    /// system that does not count it says zero everywhere.
+    fn waited(&self) -> Option<Duration> {
+        let text = read_to_string(self.folder.join("schedstat")).ok()?;
+        let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let counted = fields.iter().any(|field| *field > 0);
+        fields.get(1).filter(|_| counted).map(|waited| Duration::from_nanos(*waited))
+    }
 }
 
 #[cfg(test)]
@@ -121,10 +139,10 @@ mod tests {
 
     #[test]
     fn a_thread_that_runs_is_seen_and_one_that_sleeps_is_at_rest() {
-        let own = std::fs::canonicalize("/proc/thread-self");
-        if let Ok(own) = own {
-            assert_eq!(asleep(&own), Some(false));
+        let own = std::fs::canonicalize("/proc/thread-self").ok().and_then(Thread::open);
+        if let Some(own) = own {
+            assert_eq!([own.asleep(), own.asleep()], [Some(false); 2]);
         }
-        assert_eq!(Threads { folders: vec!["/proc/none".into()] }.rest(), Ok(()));
+        assert_eq!(Threads { threads: Vec::new() }.rest(), Ok(()));
     }
 }

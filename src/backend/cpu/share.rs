@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Cores the judge may use.
+/// Cores the judge may use. Asked once: the system's answer comes out of several files, and poison is written after
+/// every launch.
 pub(super) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    *CORES
 }
 
 /// Calls `body` with ranges of at most `grain` that together are `0..n`, over all cores, and returns
