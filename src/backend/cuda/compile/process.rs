@@ -104,7 +104,7 @@ impl Pool {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(ProcessError::Start("the process that compiles has no pipes".into()));
         };
-        let mut process = Process { child, input, output, hello: None, began: Instant::now() };
+        let mut process = Process { child, input, output, hello: None };
         let setup = Setup {
             library: self.toolkit.library.clone(),
             builtins: self.toolkit.builtins.clone(),
@@ -121,7 +121,6 @@ struct Process {
     input: ChildStdin,
     output: ChildStdout,
     hello: Option<Hello>,
-    began: Instant,
 }
 
 impl Process {
@@ -131,7 +130,8 @@ impl Process {
             return Ok(hello.clone());
         }
         let never = AtomicBool::new(false);
-        let deadline = self.began + START;
+        // From now on: it may have been idle for long, with its greeting unread.
+        let deadline = Instant::now() + START;
         let mut reader = Reader { process: self, deadline, cancelled: &never, ended: None };
         let hello: Hello = match frame::read(&mut reader) {
             Ok((hello, _)) => hello,
