@@ -195,7 +195,7 @@ impl Session {
         let cost = self.settings.prices.cost(model, usage.tokens_in, usage.tokens_out);
         if cost.is_none() && answered {
             self.tab.note(format!(
-                "no price is known for {model}: it counts as free; add one to `[prices]` in warpsmith.toml"
+                "no price is known for {model}: it counts as free; add a row `[[prices]]` to warpsmith.toml"
             ));
         }
         let bill = Bill {
