@@ -171,10 +171,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
 /// The device that the file is written for.
 fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: DeviceSettings) -> anyhow::Result<Device> {
     let own = if front.is_cuda() { BackendName::Cuda } else { BackendName::Cpu };
-    let wanted = args.or(own);
-    front.check_backend(wanted.backend.unwrap_or(own).name())?;
-    let chosen = device::choose(wanted, settings);
-    Ok(chosen.with_context(|| format!("{} is for {}", path.display(), own.name()))?.device)
+    front.check_backend(args.backend.unwrap_or(own).name())?;
+    device::named(own, args, settings).with_context(|| format!("{} is for {}", path.display(), own.name()))
 }
 
 /// `rows=512,cols=4096`.
