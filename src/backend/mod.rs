@@ -131,6 +131,11 @@ pub trait Backend: Sized {
         false
     }
 
+    /// Whether heat, or the hardware's own protection, holds the device's clocks down at this moment.
+    fn is_slowed(&self) -> bool {
+        false
+    }
+
     /// What is known of the device's present state that bears on times (clock, power cap, throttling), in a line; it is kept
     /// with what was measured.
     fn condition(&self) -> Option<String> {

@@ -20,6 +20,7 @@ mod spread;
 mod task;
 mod timing;
 mod undisturbed;
+mod unslowed;
 
 pub use bench::Watch;
 pub use build::MAX_IMAGES;

@@ -15,6 +15,7 @@ use super::check::{compare_with_oracle, damage, describe};
 use super::session::{Block, Round, Side, order};
 use super::task::JudgeError;
 use super::undisturbed::undisturbed;
+use super::unslowed::{PAUSES, unslowed};
 
 /// Running time before anything is measured, per kernel and session (`do_bench` warms up as long).
 const WARM_UP: Duration = Duration::from_millis(25);
@@ -160,6 +161,16 @@ impl<B: Backend> Rig<B> {
     /// Measures one block of `rounds` rounds over every shape. With `verify`, one sample of the candidate is checked
     /// under timed conditions for each shape: its last launch and another one.
     pub(super) fn block(
+        &mut self,
+        bench: &Bench<'_, B>,
+        pair: &mut Pair<'_, B>,
+        rounds: usize,
+        verify: bool,
+    ) -> Result<Block, Failure> {
+        unslowed(|| bench.backend.is_slowed(), &PAUSES, || self.measure(bench, pair, rounds, verify))
+    }
+
+    fn measure(
         &mut self,
         bench: &Bench<'_, B>,
         pair: &mut Pair<'_, B>,

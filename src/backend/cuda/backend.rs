@@ -178,6 +178,10 @@ impl Backend for Cuda {
         self.desk.free_memory().ok()
     }
 
+    fn is_slowed(&self) -> bool {
+        self.gauge.as_ref().is_some_and(Gauge::is_slowed)
+    }
+
     fn condition(&self) -> Option<String> {
         self.gauge.as_ref().and_then(|gauge| gauge.read().line())
     }

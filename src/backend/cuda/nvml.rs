@@ -26,9 +26,6 @@ pub struct Gauged {
     pub temperature_c: Option<u32>,
     /// What holds its clocks down.
     pub throttled: Option<Vec<&'static str>>,
-    /// Whether that is heat or the hardware's own protection: a measurement is then worth repeating. The power cap is not:
-    /// large products run under it as a matter of course.
-    pub slowed: bool,
     /// Other processes that have a context on it, our own family left out.
     pub others: Option<Vec<u32>>,
     /// Share of the last second in which something ran, %.
@@ -54,6 +51,14 @@ impl Gauge {
         Some(Self { nvml, uuid: uuid.to_owned() })
     }
 
+    /// Whether heat or the hardware's own protection holds its clocks down now: a measurement is then worth repeating. The
+    /// power cap is no such reason: large products run under it as a matter of course.
+    #[must_use]
+    pub fn is_slowed(&self) -> bool {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str());
+        device.and_then(|device| device.current_throttle_reasons()).is_ok_and(slowed)
+    }
+
     /// How the device is now.
     #[must_use]
     pub fn read(&self) -> Gauged {
@@ -66,7 +71,6 @@ impl Gauge {
             power_w: device.power_usage().ok().map(watts),
             temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
             throttled: throttle.map(words),
-            slowed: throttle.is_some_and(slowed),
             others: device
                 .running_compute_processes()
                 .ok()

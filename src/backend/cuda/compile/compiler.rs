@@ -27,6 +27,9 @@ const PROCESSES: usize = 16;
 /// kernels, the heap) and halves the time of a small compilation. Functions need no `__device__`.
 const ALWAYS: [&str; 4] = ["--std=c++17", "--minimal", "-default-device", "--ptxas-options=-v"];
 
+/// From this NVRTC on the kernels of a text are optimised at the same time: two take 0.6 instead of 1.0 s.
+const SPLITS: (u32, u32) = (13, 0);
+
 /// A source to compile.
 #[derive(Debug, Clone)]
 pub struct Unit {
@@ -282,6 +285,9 @@ impl Compiler {
     fn options(&self, unit: &Unit) -> Vec<String> {
         let mut options: Vec<String> = vec![format!("--gpu-architecture={}", unit.arch)];
         options.extend(ALWAYS.map(str::to_owned));
+        if unit.names.len() > 1 && self.version >= SPLITS {
+            options.push(format!("--split-compile={}", unit.names.len()));
+        }
         options.extend(unit.options.iter().cloned());
         options.extend(self.includes.iter().map(|folder| format!("--include-path={}", folder.display())));
         options
