@@ -180,7 +180,7 @@ fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: Devi
 /// `rows=512,cols=4096`.
 pub(super) fn parse_shape(text: &str) -> Result<Shape, String> {
     text.split(',').try_fold(Shape::default(), |shape, pair| {
-        let (symbol, value) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not SYMBOL=N"))?;
+        let (symbol, value) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not SYMBOL=N; write for example rows=512,cols=4096"))?;
         let value = value.trim().parse().map_err(|_| format!("`{value}` is not a whole number"))?;
         Ok(shape.with(symbol.trim(), value))
     })
@@ -196,7 +196,7 @@ fn print_self_test(result: &SelfTest, json: bool) -> anyhow::Result<ExitCode> {
              apparent speedups from {:.3}x to {:.3}x",
             result.pairs,
             result.false_keeps,
-            100.0 * result.margin,
+            100.0 * result.margin.exp_m1(),
             result.naive_keeps,
             spread.0,
             spread.1

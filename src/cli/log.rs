@@ -69,8 +69,9 @@ fn wide(evaluation: &serde_json::Value) -> anyhow::Result<()> {
         ));
     }
     let margin = evaluation.timing.map_or(String::new(), |timing| {
-        let confirmed: Vec<String> = timing.confirmations.iter().map(|ratio| format!("{ratio:.3}x")).collect();
-        format!(", margin {:.1} %, {} blocks, confirmed {}", 100.0 * timing.margin, timing.blocks, confirmed.join(" "))
+        let confirmed: String = timing.confirmations.iter().map(|ratio| format!(" {ratio:.3}x")).collect();
+        let confirmed = if confirmed.is_empty() { confirmed } else { format!(", confirmed{confirmed}") };
+        format!(", margin {:.1} %, {} blocks{confirmed}", timing.margin_pct(), timing.blocks)
     });
     super::say(&format!(
         "      {} cases, seed {}, judged in {:.1} s{margin}",

@@ -20,10 +20,11 @@ pub(super) struct RuleArgs {
     /// Leave a target after this time [default: 2h]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     per_kernel: Option<Duration>,
-    /// End the run after this time, such as 8h or 90m
+    /// End the run after this time, such as 8h or 90m; what is being judged then is finished first [default: none, or
+    /// `budget` in warpsmith.toml]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     budget: Option<Duration>,
-    /// End the run at this time of day, such as 07:00
+    /// End the run at this time of day, such as 07:00; a `budget` in warpsmith.toml does not hold then
     #[arg(long, value_name = "HH:MM")]
     until: Option<String>,
 }
@@ -36,7 +37,8 @@ impl RuleArgs {
         rules.roofline_pct = self.roofline.or(rules.roofline_pct);
         rules.speedup = self.speedup.or(rules.speedup);
         rules.per_kernel = self.per_kernel.or(rules.per_kernel);
-        rules.budget = self.budget.or(rules.budget);
+        // Who says until when has not asked for the settings' budget as well: a night would end after it.
+        rules.budget = if until.is_some() { self.budget } else { self.budget.or(rules.budget) };
         rules.until = until.or(rules.until);
         Ok(())
     }
