@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::device::{self, Device};
 use super::options::DeviceArgs;
@@ -127,11 +127,12 @@ impl Wanted {
 
     /// What the judge is asked about it, on a device with these limits.
     pub(super) fn task(self, args: &Args, limits: &CaseLimits) -> anyhow::Result<EvaluationTask> {
+        let incumbent = args.against.as_deref().map(|path| self.rival(path)).transpose()?;
         Ok(EvaluationTask {
             target: self.target(&args.timed, limits)?,
             op: self.source,
             candidate: self.text,
-            incumbent: args.against.as_deref().map(read).transpose()?,
+            incumbent,
             baseline: None,
             seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
             precision: None,
@@ -139,6 +140,17 @@ impl Wanted {
             look: args.self_test.is_none() && args.speed.is_none(),
             branch_over_best: None,
         })
+    }
+
+    /// The text of the kernel file that it is compared with: one for the same operation.
+    fn rival(&self, path: &Path) -> anyhow::Result<String> {
+        let text = read(path)?;
+        let front = KernelFile::parse(&text).with_context(|| format!("{}", path.display()))?.front;
+        if front.op != self.source.name {
+            let (path, own) = (path.display(), &self.source.name);
+            bail!("{path} is a kernel for {}, and this one is for {own}; --against takes one for {own}", front.op);
+        }
+        Ok(text)
     }
 
     /// Where it is timed, on a device with these limits.

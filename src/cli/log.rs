@@ -28,10 +28,11 @@ pub(super) struct Args {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let (archive, run) = open(&args.dir, args.run)?;
+    let entries = archive.entries(&run, Order::OldestFirst)?;
     if !args.json {
         super::say(ledger_header().trim_end());
     }
-    for entry in archive.entries(&run, Order::OldestFirst)? {
+    for entry in entries {
         let entry = entry?;
         if args.json {
             let line = serde_json::json!({
