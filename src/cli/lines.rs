@@ -72,7 +72,10 @@ pub(super) fn decided_line(number: u64, description: &str, evaluation: &Evaluati
     let gain = match &evaluation.verdict {
         Verdict::Base => evaluation.timing.as_ref().map_or(String::new(), |timing| {
             let noisy = match timing.is_noisy() {
-                true => format!(", only gains above {:.0} % can be proven while this machine is so busy", timing.margin_pct()),
+                true => format!(
+                    ", only gains above {:.0} % can be proven while this machine is so busy",
+                    timing.margin_pct()
+                ),
                 false => String::new(),
             };
             format!("{}, {:.0} % of the roofline{noisy}", latency(timing.latency_us), timing.roofline_pct)

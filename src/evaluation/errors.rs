@@ -70,7 +70,16 @@ mod tests {
     use super::*;
 
     fn wrong(got: f64, want: f64) -> ErrorStats {
-        ErrorStats { elements: 8, outside: 1, worst: 7.25, worst_at: 3, got, want, relative_rms: 3.58e-6, ..ErrorStats::default() }
+        ErrorStats {
+            elements: 8,
+            outside: 1,
+            worst: 7.25,
+            worst_at: 3,
+            got,
+            want,
+            relative_rms: 3.58e-6,
+            ..ErrorStats::default()
+        }
     }
 
     #[test]
@@ -86,6 +95,9 @@ mod tests {
     #[test]
     fn an_error_beyond_all_measure_is_said_in_words() {
         let error = ErrorStats { worst: f64::MAX, relative_rms: f64::MAX, ..wrong(f64::NAN, 0.0) }.failure().unwrap();
-        assert!(error.ends_with("NaN where 0.00000 belongs (infinitely many times the bound; relative rms error infinite)"), "{error}");
+        assert!(
+            error.ends_with("NaN where 0.00000 belongs (infinitely many times the bound; relative rms error infinite)"),
+            "{error}"
+        );
     }
 }

@@ -9,7 +9,7 @@ use crate::workspace::WorkspaceError;
 fn known_runs(known: &[String]) -> String {
     match known {
         [] => "there is none yet".to_owned(),
-        known => format!("those there are: {}", known.join(", ")),
+        known => format!("those that `warpsmith log --run` takes: {}", known.join(", ")),
     }
 }
 
