@@ -48,3 +48,42 @@ fn above_zero(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0);
     value.ok_or("it must be a number above zero".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        rules: RuleArgs,
+    }
+
+    /// The budget, and whether there is a time of day, where the settings say three minutes.
+    fn of(line: &[&str]) -> (Option<u64>, bool) {
+        let given = Line::parse_from([&["run"], line].concat()).rules;
+        let mut rules = Rules {
+            max_reverts: None,
+            roofline_pct: None,
+            speedup: None,
+            per_kernel: None,
+            budget: Some(Duration::from_secs(180)),
+            until: None,
+            max_tokens: None,
+            max_cost: None,
+        };
+        given.override_rules(&mut rules).unwrap();
+        (rules.budget.map(|budget| budget.as_secs()), rules.until.is_some())
+    }
+
+    #[test]
+    fn a_time_of_day_sets_the_budget_of_the_settings_aside() {
+        assert_eq!(of(&[]), (Some(180), false));
+        assert_eq!(of(&["--budget", "1h"]), (Some(3600), false));
+        assert_eq!(of(&["--until", "07:00"]), (None, true));
+        assert_eq!(of(&["--until", "07:00", "--budget", "1h"]), (Some(3600), true));
+    }
+}
