@@ -3,7 +3,8 @@
 //! It starts with one-at-a-time moves around the incumbent, fits a surrogate to everything screened or judged, screens
 //! a small batch of what looks best or is least known, and proposes the best of it. A setting is screened at most once
 //! and proposed at most once, over restarts too. Where a target's shapes want different points, it proposes a variant
-//! row. It has nothing left when every point was touched, or when no unseen one promises the margin any more.
+//! row. It has nothing left when every point was touched, or when no unseen one promises the margin any more; but the
+//! judge has seen one setting at least by then.
 
 mod memory;
 mod search;
@@ -110,7 +111,9 @@ fn offer(search: &Search<'_>, memory: &mut Memory, beliefs: &Beliefs, brief: &Br
     let exhausted = search.exhausted(memory, beliefs);
     let best = search.best_screened(memory, beliefs);
     let worthwhile = best.as_ref().is_some_and(|(_, gain)| *gain > 0.5 * brief.margin);
-    if let (Some(why), false) = (exhausted, worthwhile) {
+    // Screening is a rough look: on a busy machine it may miss a gain. So the judge sees one setting at least.
+    let judged = memory.seen.values().any(|seen| seen.touch == Touch::Proposed);
+    if let (Some(why), false) = (exhausted, worthwhile || (!judged && best.is_some())) {
         return Offer::Exhausted { why };
     }
     // Nothing screened is left to propose only where every screen failed: then the judge shall say why.

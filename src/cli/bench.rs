@@ -199,14 +199,12 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
 /// The device that the file is written for.
 fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: DeviceSettings) -> anyhow::Result<Device> {
     let own = if front.is_cuda() { BackendName::Cuda } else { BackendName::Cpu };
-    let wanted = args.or(own);
-    front.check_backend(wanted.backend.unwrap_or(own).name())?;
-    let chosen = device::choose(wanted, settings);
+    front.check_backend(args.backend.unwrap_or(own).name())?;
     let words = match own {
         BackendName::Cuda => "needs a GPU (`warpsmith bench --compile` only compiles it, without one)",
         BackendName::Cpu => "is for a processor",
     };
-    Ok(chosen.with_context(|| format!("{} {words}", path.display()))?.device)
+    device::named(own, args, settings).with_context(|| format!("{} {words}", path.display()))
 }
 
 /// `rows=512,cols=4096`.

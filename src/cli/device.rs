@@ -41,6 +41,14 @@ impl Choice {
     }
 }
 
+/// The device that is asked for by name, without a look at it: opening a GPU takes a sixth of a second, and whoever works on it
+/// does so anyway and says what is wrong. Only where no driver is installed this is said at once.
+pub(super) fn named(backend: BackendName, args: DeviceArgs, settings: DeviceSettings) -> anyhow::Result<Device> {
+    let asked = DeviceArgs { backend: args.backend.or(Some(backend)), ..args };
+    let any = || crate::backend::cuda::installed().map(|()| u32::MAX);
+    Ok(decide(asked, settings, &any)?.device)
+}
+
 /// The device that command line and settings ask for; where they leave it open, a GPU if there is one.
 pub(super) fn choose(args: DeviceArgs, settings: DeviceSettings) -> anyhow::Result<Choice> {
     let choice = decide(args, settings, &gpus)?;

@@ -12,7 +12,7 @@ use crate::backend::{Backend, cpu};
 use crate::device::{cached_card, detect_cpu};
 use crate::harness::Judge;
 use crate::worker::{Judging, Workers, server};
-use crate::workspace::{DeviceLock, DeviceSettings, cache_dir};
+use crate::workspace::{BackendName, DeviceLock, DeviceSettings, cache_dir};
 
 /// Evaluates candidates for another process, in JSON lines over standard input and output.
 #[derive(Debug, clap::Args)]
@@ -29,14 +29,21 @@ pub(super) struct Args {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     server::serve(args.within, || {
-        let device = device::choose(args.device, DeviceSettings::default())?.device;
+        let compiler = (args.device.backend == Some(BackendName::Cuda)).then(|| cuda::Starting::begin(&cache_dir()));
+        let device = match args.device.backend {
+            Some(backend) => device::named(backend, args.device, DeviceSettings::default())?,
+            None => device::choose(args.device, DeviceSettings::default())?.device,
+        };
         // Processes started hours later run this very program, whatever is built meanwhile.
         let own = cpu::remember_executable()?;
         let mut arguments = vec!["worker".to_owned(), "--within".to_owned()];
         arguments.extend(device.arguments());
         Ok(match device {
             Device::Cpu => judge(processor(&args)?, own, arguments),
-            Device::Cuda(number) => judge(gpu(number, &args)?, own, arguments),
+            Device::Cuda(number) => {
+                let compiler = compiler.unwrap_or_else(|| cuda::Starting::begin(&cache_dir()));
+                judge(gpu(number, compiler, &args)?, own, arguments)
+            }
         })
     })?;
     Ok(ExitCode::SUCCESS)
@@ -51,9 +58,9 @@ fn processor(args: &Args) -> anyhow::Result<cpu::Cpu> {
     Ok(cpu::Cpu::new(compiler, card, limits))
 }
 
-fn gpu(number: u32, args: &Args) -> anyhow::Result<Cuda> {
+fn gpu(number: u32, compiler: cuda::Starting, args: &Args) -> anyhow::Result<Cuda> {
     let lock = calibrating(&cuda::key_of(number).map_err(anyhow::Error::msg)?, args)?;
-    let gpu = Cuda::open(number, &cache_dir(), args.recalibrate).map_err(anyhow::Error::msg)?;
+    let gpu = Cuda::open(number, compiler, args.recalibrate).map_err(anyhow::Error::msg)?;
     drop(lock);
     Ok(gpu)
 }

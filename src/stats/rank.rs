@@ -49,17 +49,30 @@ fn doubled_ranks(by_size: &[f64]) -> Vec<usize> {
 /// The chance that ranks taken with probability one half each sum to at least `least`.
 fn sums_at_least(ranks: &[usize], least: usize) -> f64 {
     let total: usize = ranks.iter().sum();
-    let mut chance = vec![0.0; total + 1];
-    chance[0] = 1.0;
-    let mut reach = 0;
-    for &rank in ranks {
-        reach += rank;
-        for sum in (0..=reach).rev() {
-            let with = if sum >= rank { chance[sum - rank] } else { 0.0 };
-            chance[sum] = 0.5 * (chance[sum] + with);
-        }
+    // What is not taken is distributed as what is: of both tails the shorter one is counted.
+    match (total - least, least.checked_sub(1)) {
+        (rest, Some(below)) if below < rest => 1.0 - sums_at_most(ranks, below),
+        (rest, _) => sums_at_most(ranks, rest).min(1.0),
     }
-    chance[least..].iter().sum::<f64>().min(1.0)
+}
+
+/// The chance that they sum to at most `most`.
+fn sums_at_most(ranks: &[usize], most: usize) -> f64 {
+    // Without ties twice a rank is even, and half as many sums can come about.
+    let step = if ranks.iter().all(|rank| rank.is_multiple_of(2)) { 2 } else { 1 };
+    let mut chance = vec![0.0; most / step + 1];
+    chance[0] = 1.0;
+    let mut taken = Vec::with_capacity(chance.len());
+    let mut reach = 0;
+    for rank in ranks.iter().map(|rank| rank / step) {
+        reach = (reach + rank).min(chance.len() - 1);
+        let (known, reached) = (chance.len().saturating_sub(rank), &mut chance[..=reach]);
+        taken.clear();
+        taken.extend_from_slice(&reached[..known.min(reached.len())]);
+        reached.iter_mut().for_each(|chance| *chance *= 0.5);
+        reached.iter_mut().skip(rank).zip(&taken).for_each(|(chance, taken)| *chance += 0.5 * taken);
+    }
+    chance.iter().sum()
 }
 
 /// p-value of the sign test of "the median is `shift` or below" against "above". Values equal to `shift` are dropped.
@@ -101,6 +114,26 @@ mod tests {
         assert_eq!(doubled_ranks(&[1.0, -1.0, 2.0]), [3, 3, 6]);
         // Of the eight assignments of +-1, +-1, +-2 those with W+ >= 4.5 of 6 are +,+,+ and two with one small minus.
         assert_eq!(signed_rank_test(&[1.0, -1.0, 2.0], 0.0), 3.0 / 8.0);
+    }
+
+    #[test]
+    fn chances_are_those_of_counting_every_assignment() {
+        for n in 1..=12 {
+            let stream = Stream::new(n, "sizes");
+            // Few different sizes tie.
+            let different = if n % 2 == 0 { 5 } else { 1 << 40 };
+            let mut sizes: Vec<f64> = (0..n).map(|draw| 1.0 + stream.below(draw, different) as f64).collect();
+            sizes.sort_unstable_by(f64::total_cmp);
+            let ranks = doubled_ranks(&sizes);
+            let sums: Vec<usize> = (0..1u32 << n)
+                .map(|signs| (0..ranks.len()).filter(|bit| signs >> bit & 1 == 1).map(|bit| ranks[bit]).sum())
+                .collect();
+            for least in 0..=ranks.iter().sum() {
+                let counted = sums.iter().filter(|sum| **sum >= least).count() as f64 / sums.len() as f64;
+                let p = sums_at_least(&ranks, least);
+                assert!((p - counted).abs() < 1e-12, "{ranks:?} at least {least}: {p} for {counted}");
+            }
+        }
     }
 
     #[test]

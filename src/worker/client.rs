@@ -91,7 +91,7 @@ impl Client {
     /// Starts `program` with `arguments` (normally this executable and `worker`) and waits for its greeting.
     ///
     /// # Errors
-    /// [`WorkerError::Start`], with what it wrote to standard error left to the terminal.
+    /// [`WorkerError::Start`], with its reason.
     pub async fn start(program: &Path, arguments: &[String]) -> Result<Self, WorkerError> {
         let (process, greeting) = launch(program, arguments).await?;
         let program = program.to_owned();
@@ -207,6 +207,7 @@ async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, Greeti
         Ok(Reply::Hello { protocol, .. }) => {
             Err(start(format!("it speaks protocol {protocol}, this program {PROTOCOL}; use the same version for both")))
         }
+        Ok(Reply::Failed { place, .. }) => Err(start(place)),
         Ok(_) => Err(start("it did not greet".into())),
         Err(error) => Err(start(error.to_string())),
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod elsewhere;
+mod identity;
 mod judging;
 pub mod protocol;
 pub mod server;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Judging;
+use super::identity::judge_hash;
 use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
 use crate::evaluation::Stage;
 use crate::forward::ForwardError;
@@ -25,8 +26,10 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 /// `make_judge` finds and calibrates the device; it may take seconds and runs before the first message. The device is locked
 /// for the length of each request, unless whoever asks has the lock already (`within`).
 ///
+/// Where the device cannot be had, the first message says why, and it is the only one.
+///
 /// # Errors
-/// Where standard output cannot be moved away, or the device cannot be had.
+/// Where standard output cannot be moved away.
 pub fn serve(within: bool, make_judge: impl FnOnce() -> anyhow::Result<Box<dyn Judging>>) -> anyhow::Result<()> {
     let out = Out(Arc::new(Mutex::new(std::fs::File::from(move_stdout_away()?))));
     let (requests, inbox) = channel();
@@ -34,7 +37,14 @@ pub fn serve(within: bool, make_judge: impl FnOnce() -> anyhow::Result<Box<dyn J
     let listener = current.clone();
     let voice = out.clone();
     std::thread::Builder::new().name("requests".into()).spawn(move || listen(&requests, &listener, &voice))?;
-    let mut judge = make_judge()?;
+    let mut judge = match make_judge() {
+        Ok(judge) => judge,
+        Err(error) => {
+            let place = format!("{error:#}");
+            out.say(&Reply::Failed { id: 0, kind: FailureKind::Machine, place, hint: String::new(), last: true });
+            return Ok(());
+        }
+    };
     out.say(&Reply::Hello {
         protocol: PROTOCOL,
         judge: judge_hash()?,
@@ -49,13 +59,6 @@ pub fn serve(within: bool, make_judge: impl FnOnce() -> anyhow::Result<Box<dyn J
         }
     }
     Ok(())
-}
-
-/// BLAKE3 of this very program, in hex: verdicts of different programs are not comparable.
-fn judge_hash() -> anyhow::Result<String> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(std::fs::File::open("/proc/self/exe")?)?;
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// From now on whatever prints to standard output prints to standard error: nothing can forge a message.

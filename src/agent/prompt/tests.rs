@@ -172,7 +172,7 @@ fn the_kernel_is_whole_at_every_context_and_more_context_never_says_less() {
         let brief = brief(backend);
         let fenced = fenced::code(&brief.incumbent);
         let (mut last, mut sizes, mut refused) = (0, 0, 0);
-        for context in (0..60_000).step_by(500) {
+        for context in (0..60_000).step_by(1500) {
             match prompt().parts_for(&brief, None, context) {
                 Ok(parts) => {
                     let size: usize = parts.iter().map(|part| part.text.len()).sum();

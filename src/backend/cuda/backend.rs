@@ -1,11 +1,12 @@
 //! A GPU as a [`Backend`].
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
 
 use super::compile::{Compiler, Search, Unit};
-use super::driver::{Gpu, device_count, device_facts, driver_version};
+use super::driver::{Gpu, device_count, device_facts, driver_version, installed_driver};
 use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
 use super::launch::{self, Host, Image};
 use super::nvml::Gauge;
@@ -15,7 +16,7 @@ use crate::backend::{
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
 use crate::kernel::FrontMatter;
-use crate::op::{Dtype, Operation, Shape};
+use crate::op::{Dtype, Operation, Pass, Shape};
 
 /// Below this a launch is measured with others of a recording over rotated buffers, because a pair of events costs 4 µs and
 /// resolves half of one; above it alone, after a sweep of the cache (JUDGE, "Oracle and timing costs").
@@ -34,6 +35,15 @@ pub struct Cuda {
     card: DeviceCard,
     limits: CaseLimits,
     gauge: Option<Gauge>,
+}
+
+/// Whether a driver and a compiler are installed that serve each other; whether there is a GPU, only opening one tells.
+///
+/// # Errors
+/// A sentence: what is missing.
+pub fn installed() -> Result<(), String> {
+    let driver = installed_driver().map_err(|error| error.to_string())?;
+    Search::of_this_machine().find(Some(driver / 1000)).map(drop)
 }
 
 /// How many GPUs the driver counts.
@@ -74,16 +84,42 @@ pub fn company(ordinal: u32) -> Option<String> {
     Some(format!("{} is used {by} ({busy} % busy): times will be less certain", facts.name))
 }
 
+/// A compiler that gets ready while a device is opened: each takes a fifth of a second and neither needs the other.
+#[derive(Debug)]
+pub struct Starting {
+    folder: PathBuf,
+    compiler: JoinHandle<Result<Compiler, String>>,
+}
+
+impl Starting {
+    /// Begins it; what the compiler makes is kept in `folder`, and so are the devices' ceilings.
+    #[must_use]
+    pub fn begin(folder: &Path) -> Self {
+        let folder = folder.to_owned();
+        let kept = folder.clone();
+        let compiler = std::thread::spawn(move || {
+            let driver = installed_driver().map_err(|error| error.to_string())?;
+            Compiler::new(&kept, Some(driver), None).map_err(|error| error.to_string())
+        });
+        Self { folder, compiler }
+    }
+
+    /// Waits for it.
+    fn end(self) -> Result<Compiler, String> {
+        self.compiler.join().unwrap_or_else(|_| Err("the compiler did not start".into()))
+    }
+}
+
 impl Cuda {
-    /// Opens device `ordinal`; its ceilings come from `folder` where they were measured before, unless `recalibrate`.
-    /// What the compiler makes is kept there as well.
+    /// Opens device `ordinal`, with the compiler that was begun; its ceilings are taken from the folder where they were measured
+    /// before, unless `recalibrate`.
     ///
     /// # Errors
     /// A sentence: there is no driver, device or compiler, or no memory to judge with.
-    pub fn open(ordinal: u32, folder: &Path, recalibrate: bool) -> Result<Self, String> {
+    pub fn open(ordinal: u32, starting: Starting, recalibrate: bool) -> Result<Self, String> {
         let gpu = Gpu::open(ordinal).map_err(|error| error.to_string())?;
-        let driver = driver_version().map_err(|error| error.to_string())?;
-        let compiler = Compiler::new(folder, Some(driver), None).map_err(|error| error.to_string())?;
+        let folder = &starting.folder.clone();
+        let compiler = starting.end()?;
         let capability = gpu.facts().capability;
         let build = |name: &str, text: &str| trusted(&compiler, name, text, capability);
         let desk = Desk::new(&gpu, &build)?;
@@ -161,7 +197,15 @@ impl Backend for Cuda {
     ) -> Result<Vec<Vec<Image>>, BuildError> {
         let capability = self.gpu().facts().capability;
         let facts = &self.card.facts;
-        let compiled = self.compiler.candidates(op, files, capability, facts, cancelled)?;
+        let compiler = &self.compiler;
+        let compiled = std::thread::scope(|scope| {
+            let compiling = scope.spawn(|| compiler.candidates(op, files, capability, facts, cancelled));
+            if op.passes.iter().any(|pass| matches!(pass, Pass::Product(_))) {
+                // Needed as soon as this is done, and a tenth of a second to load.
+                let _ = self.desk.cublas();
+            }
+            compiling.join().unwrap_or_else(|_| Err(BuildError::Machine("the compiler's thread ended".into())))
+        })?;
         let wanted = files.iter().flat_map(|(kernel, resolutions)| resolutions.iter().map(move |one| (*kernel, one)));
         let image = |((kernel, resolution), compiled)| Image::of_kernel(op, kernel, resolution, facts, compiled);
         Ok(by_file(files, wanted.zip(compiled).map(image).collect()))

@@ -9,7 +9,7 @@ pub mod judge;
 mod launch;
 mod nvml;
 
-pub use backend::{Cuda, company, gpus, key_of};
+pub use backend::{Cuda, Starting, company, gpus, installed, key_of};
 pub use compile::{Compiled, Compiler, Resources, Search, Toolkit, Unit, candidate_source, nvrtc_main, prelude};
 pub use driver::{
     Arguments, CudaError, DeviceMemory, Event, Function, FunctionFacts, Geometry, Gpu, GpuFacts, Graph, MapElement,

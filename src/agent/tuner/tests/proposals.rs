@@ -39,6 +39,16 @@ fn where_every_screen_fails_the_judge_is_asked_and_in_the_end_nothing_is_left() 
 }
 
 #[test]
+fn the_judge_sees_one_setting_even_where_screening_promises_nothing() {
+    let world = World { noise: (0.0, 0.0), ..World::new(&[3, 2], 1) };
+    let texts: Vec<String> = world.points().iter().map(|point| world.text(point)).collect();
+    let best = texts.iter().min_by(|a, b| world.total(a).total_cmp(&world.total(b))).unwrap();
+    let course = run(&world, best, 60);
+    assert_eq!((course.steps.len(), course.keeps), (2, 0));
+    assert!(course.end.starts_with("all 6 points"), "{}", course.end);
+}
+
+#[test]
 fn other_code_is_another_target_and_the_same_code_is_not_begun_anew() {
     let world = World::new(&[3, 2], 1);
     let text = world.text(&[0, 0]);

@@ -247,38 +247,47 @@ impl Gpu {
     }
 }
 
-/// The newest CUDA that the driver serves, as 12080 for 12.8.
+/// The newest CUDA that the driver serves, as 12080 for 12.8, without a look at any device.
 ///
 /// # Errors
 /// [`CudaError::NoDriver`].
-pub fn driver_version() -> Result<u32, CudaError> {
+pub fn installed_driver() -> Result<u32, CudaError> {
     // SAFETY: looks for the library and loads it, which runs NVIDIA's start-up code only.
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaError::NoDriver("libcuda.so.1 is not on this machine".into()));
     }
-    // A driver too old for a function panics when that is looked up; that is the same as no driver.
-    let initialised = panic::catch_unwind(|| {
-        let mut version: c_int = 0;
-        // SAFETY: writes one int; may be called before `cuInit`.
-        let _ = unsafe { sys::cuDriverGetVersion(&raw mut version) };
-        // SAFETY: the flags must be 0.
-        (version, unsafe { sys::cuInit(0) })
-    });
-    let (version, result) =
-        initialised.map_err(|_| CudaError::NoDriver("libcuda.so.1 lacks functions that every driver has".into()))?;
-    match result {
-        CUresult::CUDA_SUCCESS => {}
-        CUresult::CUDA_ERROR_NO_DEVICE => {
-            return Err(CudaError::NoDevice { ordinal: 0, reason: "the driver finds no GPU".into() });
-        }
-        other => return Err(CudaError::NoDriver(CudaError::of("cuInit", other).to_string())),
-    }
+    let mut version: c_int = 0;
+    // SAFETY: writes one int; may be called before `cuInit`.
+    let result = looked_up(|| unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
+    ok("cuDriverGetVersion", result).map_err(|error| CudaError::NoDriver(error.to_string()))?;
     let version = u32::try_from(version).unwrap_or_default();
     if version < OLDEST_DRIVER {
         let [have, need] = [version, OLDEST_DRIVER].map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));
         return Err(CudaError::NoDriver(format!("it serves CUDA {have}, and {need} is needed: update it")));
     }
     Ok(version)
+}
+
+/// The same, and the driver works.
+///
+/// # Errors
+/// [`CudaError::NoDriver`], or [`CudaError::NoDevice`] where it has nothing to drive.
+pub fn driver_version() -> Result<u32, CudaError> {
+    let version = installed_driver()?;
+    // SAFETY: the flags must be 0.
+    match looked_up(|| unsafe { sys::cuInit(0) })? {
+        CUresult::CUDA_SUCCESS => Ok(version),
+        CUresult::CUDA_ERROR_NO_DEVICE => {
+            Err(CudaError::NoDevice { ordinal: 0, reason: "the driver finds no GPU".into() })
+        }
+        other => Err(CudaError::NoDriver(CudaError::of("cuInit", other).to_string())),
+    }
+}
+
+/// A driver too old for a function panics when that is looked up; that is the same as no driver.
+fn looked_up(call: impl FnOnce() -> CUresult) -> Result<CUresult, CudaError> {
+    let lacks = |_| CudaError::NoDriver("libcuda.so.1 lacks functions that every driver has".into());
+    panic::catch_unwind(panic::AssertUnwindSafe(call)).map_err(lacks)
 }
 
 /// How many devices there are.
