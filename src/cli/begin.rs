@@ -235,9 +235,13 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     if fixed || !args.shape.is_empty() {
         bail!("a resumed run keeps its pass, shapes, seed and targets; only its stop rules can be given anew");
     }
-    let alone = args.is_kernel() || state.single().is_some();
-    if alone && alone::path_in(workspace, &args.model)? != state.model {
-        bail!("run {run} is on another ({0}); `{1}` goes on with it", state.model, resume_command(&state));
+    let asked = alone::path_in(workspace, &args.model)?;
+    if asked != state.model {
+        let of = &state.model;
+        bail!(
+            "run {run} is on {of}, not on {asked}; `{}` goes on with it, and --resume RUN names another",
+            resume_command(&state)
+        );
     }
     (wanted.override_rules)(&mut state.rules)?;
     if let Some(reason) = &state.ended {

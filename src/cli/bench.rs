@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::device::{self, Device};
 use super::options::DeviceArgs;
@@ -22,7 +22,7 @@ use crate::workspace::{BackendName, DeviceSettings, Workspace};
 /// 2 where it could not be judged.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?\n  warpsmith bench kernels/cuda/rmsnorm.cu --device 1            on the second GPU; the file says that it is for one\n  warpsmith bench --speed kernels/cpu/*.c                       how long does a verdict take?"
+    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?\n  warpsmith bench --compile kernels/cuda/rmsnorm.cu             does it compile? no GPU is needed\n  warpsmith bench kernels/cuda/rmsnorm.cu --device 1            on the second GPU; the file says that it is for one\n  warpsmith bench --speed kernels/cpu/*.c                       how long does a verdict take?"
 )]
 pub(super) struct Args {
     /// The kernel file (with --speed, one or more)
@@ -41,6 +41,12 @@ pub(super) struct Args {
     /// Stage 1 alone: does it compile, and is it right at the smallest shape? No times
     #[arg(long, conflicts_with_all = ["against", "self_test", "speed"])]
     smoke: bool,
+    /// Only compile a CUDA file and its oracle, for sm_90 or the GPU that is named (`--compile=sm_80`): no GPU is needed
+    #[arg(
+        long, value_name = "SM", num_args = 0..=1, require_equals = true, default_missing_value = "",
+        conflicts_with_all = ["against", "self_test", "speed", "smoke", "json", "shape", "dtype"]
+    )]
+    compile: Option<String>,
     /// Measure how many seconds a verdict takes: each kernel, then N of its neighbours against it in a warm worker
     #[arg(
         long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "5",
@@ -67,17 +73,27 @@ pub(super) struct TimedArgs {
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
-    session::block_on(bench(args))
+    match &args.compile {
+        Some(gpu) => super::compile::main(args.one()?, gpu),
+        None => session::block_on(bench(args)),
+    }
+}
+
+impl Args {
+    /// The one kernel file that there is.
+    fn one(&self) -> anyhow::Result<&Path> {
+        let [kernel] = self.kernels.as_slice() else {
+            bail!("{} kernel files; one is judged at a time (only --speed takes several)", self.kernels.len());
+        };
+        Ok(kernel)
+    }
 }
 
 async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(candidates) = args.speed {
         return super::speed::table(&args, usize::from(candidates)).await;
     }
-    let [kernel] = args.kernels.as_slice() else {
-        anyhow::bail!("{} kernel files; one is judged at a time (only --speed takes several)", args.kernels.len());
-    };
-    let wanted = Wanted::read(args.device, kernel)?;
+    let wanted = Wanted::read(args.device, args.one()?)?;
     let cancel = session::interruptible();
     let mut worker = session::worker(wanted.device, false).await?;
     let task = wanted.task(&args, worker.limits())?;
@@ -127,11 +143,12 @@ impl Wanted {
 
     /// What the judge is asked about it, on a device with these limits.
     pub(super) fn task(self, args: &Args, limits: &CaseLimits) -> anyhow::Result<EvaluationTask> {
+        let incumbent = args.against.as_deref().map(|path| self.rival(path)).transpose()?;
         Ok(EvaluationTask {
             target: self.target(&args.timed, limits)?,
             op: self.source,
             candidate: self.text,
-            incumbent: args.against.as_deref().map(read).transpose()?,
+            incumbent,
             baseline: None,
             seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
             precision: None,
@@ -139,6 +156,17 @@ impl Wanted {
             look: args.self_test.is_none() && args.speed.is_none(),
             branch_over_best: None,
         })
+    }
+
+    /// The text of the kernel file that it is compared with: one for the same operation.
+    fn rival(&self, path: &Path) -> anyhow::Result<String> {
+        let text = read(path)?;
+        let front = KernelFile::parse(&text).with_context(|| format!("{}", path.display()))?.front;
+        if front.op != self.source.name {
+            let (path, own) = (path.display(), &self.source.name);
+            bail!("{path} is a kernel for {}, and this one is for {own}; --against takes one for {own}", front.op);
+        }
+        Ok(text)
     }
 
     /// Where it is timed, on a device with these limits.
@@ -172,13 +200,19 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
 fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: DeviceSettings) -> anyhow::Result<Device> {
     let own = if front.is_cuda() { BackendName::Cuda } else { BackendName::Cpu };
     front.check_backend(args.backend.unwrap_or(own).name())?;
-    device::named(own, args, settings).with_context(|| format!("{} is for {}", path.display(), own.name()))
+    let words = match own {
+        BackendName::Cuda => "needs a GPU (`warpsmith bench --compile` only compiles it, without one)",
+        BackendName::Cpu => "is for a processor",
+    };
+    device::named(own, args, settings).with_context(|| format!("{} {words}", path.display()))
 }
 
 /// `rows=512,cols=4096`.
 pub(super) fn parse_shape(text: &str) -> Result<Shape, String> {
     text.split(',').try_fold(Shape::default(), |shape, pair| {
-        let (symbol, value) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not SYMBOL=N"))?;
+        let (symbol, value) = pair
+            .split_once('=')
+            .ok_or_else(|| format!("`{pair}` is not SYMBOL=N; write for example rows=512,cols=4096"))?;
         let value = value.trim().parse().map_err(|_| format!("`{value}` is not a whole number"))?;
         Ok(shape.with(symbol.trim(), value))
     })
@@ -194,7 +228,7 @@ fn print_self_test(result: &SelfTest, json: bool) -> anyhow::Result<ExitCode> {
              apparent speedups from {:.3}x to {:.3}x",
             result.pairs,
             result.false_keeps,
-            100.0 * result.margin,
+            100.0 * result.margin.exp_m1(),
             result.naive_keeps,
             spread.0,
             spread.1

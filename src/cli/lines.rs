@@ -71,7 +71,14 @@ pub(super) fn stage_words(stage: Stage) -> String {
 pub(super) fn decided_line(number: u64, description: &str, evaluation: &Evaluation) -> String {
     let gain = match &evaluation.verdict {
         Verdict::Base => evaluation.timing.as_ref().map_or(String::new(), |timing| {
-            format!("{}, {:.0} % of the roofline", latency(timing.latency_us), timing.roofline_pct)
+            let noisy = match timing.is_noisy() {
+                true => format!(
+                    ", only gains above {:.0} % can be proven while this machine is so busy",
+                    timing.margin_pct()
+                ),
+                false => String::new(),
+            };
+            format!("{}, {:.0} % of the roofline{noisy}", latency(timing.latency_us), timing.roofline_pct)
         }),
         Verdict::Keep { speedup, .. } => {
             let total = evaluation.vs_user.map_or(String::new(), |total| format!(", {total:.2}x in all"));

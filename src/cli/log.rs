@@ -28,10 +28,11 @@ pub(super) struct Args {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let (archive, run) = open(&args.dir, args.run)?;
+    let entries = archive.entries(&run, Order::OldestFirst)?;
     if !args.json {
         super::say(ledger_header().trim_end());
     }
-    for entry in archive.entries(&run, Order::OldestFirst)? {
+    for entry in entries {
         let entry = entry?;
         if args.json {
             let line = serde_json::json!({
@@ -69,8 +70,9 @@ fn wide(evaluation: &serde_json::Value) -> anyhow::Result<()> {
         ));
     }
     let margin = evaluation.timing.map_or(String::new(), |timing| {
-        let confirmed: Vec<String> = timing.confirmations.iter().map(|ratio| format!("{ratio:.3}x")).collect();
-        format!(", margin {:.1} %, {} blocks, confirmed {}", 100.0 * timing.margin, timing.blocks, confirmed.join(" "))
+        let confirmed: String = timing.confirmations.iter().map(|ratio| format!(" {ratio:.3}x")).collect();
+        let confirmed = if confirmed.is_empty() { confirmed } else { format!(", confirmed{confirmed}") };
+        format!(", margin {:.1} %, {} blocks{confirmed}", timing.margin_pct(), timing.blocks)
     });
     super::say(&format!(
         "      {} cases, seed {}, judged in {:.1} s{margin}",

@@ -5,6 +5,7 @@ mod alone;
 mod apply;
 mod begin;
 mod bench;
+mod compile;
 mod completions;
 mod device;
 mod doctor;

@@ -40,6 +40,7 @@ fn full(op: &Operation) -> String {
     for scalar in &op.scalars {
         lines.push(format!("scalar    {} = {}", scalar.name, scalar.value));
     }
+    lines.push(format!("in C      {}", op.c_function()));
     lines.push(format!("flops     {}", op.flops));
     let tolerance = &op.tolerance;
     lines.push(format!("tolerance L = {} (f16), {} (bf16), {} (f32)", tolerance.f16, tolerance.bf16, tolerance.f32));

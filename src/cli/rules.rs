@@ -20,10 +20,11 @@ pub(super) struct RuleArgs {
     /// Leave a target after this time [default: 2h]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     per_kernel: Option<Duration>,
-    /// End the run after this time, such as 8h or 90m
+    /// End the run after this time, such as 8h or 90m; what is being judged then is finished first [default: none, or
+    /// `budget` in warpsmith.toml]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     budget: Option<Duration>,
-    /// End the run at this time of day, such as 07:00
+    /// End the run at this time of day, such as 07:00; a `budget` in warpsmith.toml does not hold then
     #[arg(long, value_name = "HH:MM")]
     until: Option<String>,
 }
@@ -36,7 +37,8 @@ impl RuleArgs {
         rules.roofline_pct = self.roofline.or(rules.roofline_pct);
         rules.speedup = self.speedup.or(rules.speedup);
         rules.per_kernel = self.per_kernel.or(rules.per_kernel);
-        rules.budget = self.budget.or(rules.budget);
+        // Who says until when has not asked for the settings' budget as well: a night would end after it.
+        rules.budget = if until.is_some() { self.budget } else { self.budget.or(rules.budget) };
         rules.until = until.or(rules.until);
         Ok(())
     }
@@ -45,4 +47,43 @@ impl RuleArgs {
 fn above_zero(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0);
     value.ok_or("it must be a number above zero".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        rules: RuleArgs,
+    }
+
+    /// The budget, and whether there is a time of day, where the settings say three minutes.
+    fn of(line: &[&str]) -> (Option<u64>, bool) {
+        let given = Line::parse_from([&["run"], line].concat()).rules;
+        let mut rules = Rules {
+            max_reverts: None,
+            roofline_pct: None,
+            speedup: None,
+            per_kernel: None,
+            budget: Some(Duration::from_secs(180)),
+            until: None,
+            max_tokens: None,
+            max_cost: None,
+        };
+        given.override_rules(&mut rules).unwrap();
+        (rules.budget.map(|budget| budget.as_secs()), rules.until.is_some())
+    }
+
+    #[test]
+    fn a_time_of_day_sets_the_budget_of_the_settings_aside() {
+        assert_eq!(of(&[]), (Some(180), false));
+        assert_eq!(of(&["--budget", "1h"]), (Some(3600), false));
+        assert_eq!(of(&["--until", "07:00"]), (None, true));
+        assert_eq!(of(&["--until", "07:00", "--budget", "1h"]), (Some(3600), true));
+    }
 }

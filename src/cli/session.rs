@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::device::Device;
 use crate::backend::CaseLimits;
@@ -70,6 +71,9 @@ pub(super) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// After this time the user is told that Ctrl-C was heard.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A token that Ctrl-C cancels; a second Ctrl-C ends the program at once.
 pub(super) fn interruptible() -> tokio_util::sync::CancellationToken {
     let token = tokio_util::sync::CancellationToken::new();
@@ -90,11 +94,18 @@ pub(super) fn interruptible() -> tokio_util::sync::CancellationToken {
             if press == 0 {
                 INTERRUPTED.store(true, Ordering::Relaxed);
                 cancelled.cancel();
+                tokio::spawn(say_that_it_ends());
             }
         }
         std::process::exit(130);
     });
     token
+}
+
+/// Who has pressed Ctrl-C wants to know that it was heard, where what is under way takes a while.
+async fn say_that_it_ends() {
+    tokio::time::sleep(PATIENCE).await;
+    super::warn("ending after what is under way; Ctrl-C again ends at once");
 }
 
 /// The primary shape of an operation as the only target, small enough for the device.

@@ -7,6 +7,9 @@ use crate::evaluation::{Evaluation, ShapeTiming, Stage, Timing, Verdict};
 /// So many lines of a compiler are shown: one or two for each kernel of a file.
 const MOST_REMARKS: usize = 12;
 
+/// What a large margin means, and what to do about it.
+pub(super) const NOISY: &str = "; smaller gains cannot be proven until this machine is quieter";
+
 /// The verdict on a kernel outside of any run: the cases by stage, the times of each shape, what the compiler said.
 pub(super) fn full(evaluation: &Evaluation) -> String {
     told(evaluation, ["a run would keep it", "a run would revert it"])
@@ -39,18 +42,24 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
         let failed = cases.iter().filter(|case| case.failure.is_some()).count();
         let shrunk = cases.iter().filter(|case| case.shrunk).count();
         let worst = cases.iter().map(|case| case.errors.worst.max(case.errors.row_ratio)).fold(0.0, f64::max);
+        // A NaN where a number belongs is as far off as a double can say.
+        let worst = match worst {
+            f64::MAX => "beyond any bound".to_owned(),
+            large if large >= 1e6 => format!("{large:.1e} of its bound"),
+            _ => format!("{worst:.2} of its bound"),
+        };
         let note = if shrunk > 0 { format!(", {shrunk} made smaller for this machine") } else { String::new() };
         let _ = writeln!(
             text,
-            "  {:<12} {:>3} cases, {failed} failed, worst error {:.2} of its bound{note}",
+            "  {:<12} {:>3} cases, {failed} failed, worst error {worst}{note}",
             stage.name(),
             cases.len(),
-            worst
         );
     }
     if let Some(timing) = &evaluation.timing {
         text.push_str(&shapes(evaluation, timing));
-        let _ = writeln!(text, "  margin here {:.1} %, {} blocks", 100.0 * timing.margin, timing.blocks);
+        let noisy = if timing.is_noisy() { NOISY } else { "" };
+        let _ = writeln!(text, "  margin here {:.1} %, {} blocks{noisy}", timing.margin_pct(), timing.blocks);
     }
     // Registers, spills and occupancy on a GPU; warnings of a C compiler.
     let remarks: Vec<&str> = evaluation.build_log.lines().filter(|line| !line.trim().is_empty()).collect();

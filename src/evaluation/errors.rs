@@ -9,27 +9,33 @@ impl ErrorStats {
     /// Why an output is wrong, in a sentence; `None` where it passed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        let relative = self.relative_rms;
+        // Where nothing but zero belongs, no error is relative to it.
+        let relative = match self.relative_rms {
+            f64::MAX => "infinite".to_owned(),
+            relative => format!("{relative:.2e}"),
+        };
         if self.outside > 0 || !(self.worst <= 1.0) {
+            let alike = |places| Number(self.got, places).to_string() == Number(self.want, places).to_string();
+            let places = if alike(PLACES) { MORE_PLACES } else { PLACES };
             return Some(format!(
-                "{} of {} elements are outside their bound; the worst is element {}: {} where {} belongs ({} times the bound; relative rms error {relative:.2e})",
+                "{} of {} elements are outside their bound; the worst is element {}: {} where {} belongs ({} times the bound; relative rms error {relative})",
                 self.outside,
                 self.elements,
                 self.worst_at,
-                Number(self.got),
-                Number(self.want),
-                Number(self.worst),
+                Number(self.got, places),
+                Number(self.want, places),
+                Number(self.worst, PLACES),
             ));
         }
         if !(self.tensor_ratio <= 1.0) {
             return Some(format!(
-                "each element is near, but together they are {:.2} times as far off as an honest kernel may be (relative rms error {relative:.2e})",
+                "each element is near, but together they are {:.2} times as far off as an honest kernel may be (relative rms error {relative})",
                 self.tensor_ratio
             ));
         }
         if !(self.row_ratio <= 1.0) {
             return Some(format!(
-                "one row is {:.2} times as far off as an honest kernel may be (relative rms error of the whole {relative:.2e})",
+                "one row is {:.2} times as far off as an honest kernel may be (relative rms error of the whole {relative})",
                 self.row_ratio
             ));
         }
@@ -37,18 +43,61 @@ impl ErrorStats {
     }
 }
 
-/// A value as people read it: few digits, and an exponent only where it helps.
-struct Number(f64);
+/// Digits behind the point that usually tell two values apart, and those that always do in single precision.
+const PLACES: usize = 5;
+const MORE_PLACES: usize = 9;
+
+/// A value as people read it: few digits behind the point, and an exponent only where it helps.
+struct Number(f64, usize);
 
 impl std::fmt::Display for Number {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let size = self.0.abs();
+        let Self(value, places) = *self;
+        let size = value.abs();
         if size == f64::MAX {
             f.write_str("infinitely many")
-        } else if size == 0.0 || (1e-3..1e5).contains(&size) || !self.0.is_finite() {
-            write!(f, "{:.5}", self.0)
+        } else if size == 0.0 || (1e-3..1e5).contains(&size) || !value.is_finite() {
+            write!(f, "{value:.places$}")
         } else {
-            write!(f, "{:.4e}", self.0)
+            write!(f, "{value:.*e}", places - 1)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn wrong(got: f64, want: f64) -> ErrorStats {
+        ErrorStats {
+            elements: 8,
+            outside: 1,
+            worst: 7.25,
+            worst_at: 3,
+            got,
+            want,
+            relative_rms: 3.58e-6,
+            ..ErrorStats::default()
+        }
+    }
+
+    #[test]
+    fn two_values_that_differ_are_written_so_that_they_do() {
+        let far = wrong(-1.375, -0.26196).failure().unwrap();
+        assert!(far.contains("element 3: -1.37500 where -0.26196 belongs (7.25000 times"), "{far}");
+        let near = wrong(-0.558_051_1, -0.558_053_2).failure().unwrap();
+        assert!(near.contains("-0.558051100 where -0.558053200 belongs (7.25000 times"), "{near}");
+        let tiny = wrong(1.234_567_8e-7, 1.234_568_9e-7).failure().unwrap();
+        assert!(tiny.contains("1.23456780e-7 where 1.23456890e-7 belongs"), "{tiny}");
+    }
+
+    #[test]
+    fn an_error_beyond_all_measure_is_said_in_words() {
+        let error = ErrorStats { worst: f64::MAX, relative_rms: f64::MAX, ..wrong(f64::NAN, 0.0) }.failure().unwrap();
+        assert!(
+            error.ends_with("NaN where 0.00000 belongs (infinitely many times the bound; relative rms error infinite)"),
+            "{error}"
+        );
     }
 }

@@ -259,7 +259,7 @@ pub struct Timing {
     pub incumbent_us: f64,
     /// Share of the roofline over the target, in percent.
     pub roofline_pct: f64,
-    /// The margin a gain had to exceed (as a ratio, 0.01 for 1 %).
+    /// The margin a gain had to exceed, as the logarithm of a ratio (0.01 for 1 %).
     pub margin: f64,
     /// Standard deviation of a session's median when nothing differs: where the margin comes from.
     pub spread: f64,
@@ -272,6 +272,23 @@ pub struct Timing {
     /// The device's state afterwards, where it is known: clock, power cap, throttling.
     #[serde(default)]
     pub condition: Option<String>,
+}
+
+/// Above this margin, in percent, a machine is called noisy: a quiet one has 1 to 3.
+const NOISY_PCT: f64 = 5.0;
+
+impl Timing {
+    /// The margin in percent of speed, as the reasons of reverts say it (margins are kept as logarithms).
+    #[must_use]
+    pub fn margin_pct(&self) -> f64 {
+        100.0 * self.margin.exp_m1()
+    }
+
+    /// Whether the kernel differed so much from itself that only large gains can be proven.
+    #[must_use]
+    pub fn is_noisy(&self) -> bool {
+        self.margin_pct() > NOISY_PCT
+    }
 }
 
 /// One shape's times.

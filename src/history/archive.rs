@@ -227,7 +227,13 @@ pub(super) fn names(repository: &Repository, folder: &str, last: &str) -> Result
 
 /// The journal's last commit.
 pub(super) fn newest(repository: &Repository, names: &Names) -> Result<Oid, HistoryError> {
-    refs::read(repository, &names.journal)?.ok_or_else(|| HistoryError::NoRun { run: names.run.clone() })
+    match refs::read(repository, &names.journal)? {
+        Some(newest) => Ok(newest),
+        None => Err(HistoryError::NoRun {
+            run: names.run.clone(),
+            known: self::names(repository, JOURNALS, JOURNAL)?.into_iter().collect(),
+        }),
+    }
 }
 
 /// Where the journal puts the branch: at the last candidate that was kept, else at the start.

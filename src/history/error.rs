@@ -5,6 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::workspace::WorkspaceError;
 
+/// What there is instead of a run that there is not.
+fn known_runs(known: &[String]) -> String {
+    match known {
+        [] => "there is none yet".to_owned(),
+        known => format!("those that `warpsmith log --run` takes: {}", known.join(", ")),
+    }
+}
+
 /// What can go wrong with a run's history; each is one sentence with what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
@@ -42,10 +50,12 @@ pub enum HistoryError {
         run: String,
     },
     /// The run id is not known.
-    #[error("there is no run {run} in this repository; `warpsmith log` lists those there are")]
+    #[error("there is no run {run} in this repository's history; {}", known_runs(known))]
     NoRun {
         /// The run.
         run: String,
+        /// Those there are, oldest first.
+        known: Vec<String>,
     },
     /// A run id that is none.
     #[error("`{0}` is not a run id; they look like 260214a")]

@@ -29,7 +29,7 @@ impl History {
         })?;
         // A chain is never empty, and ends where the run begins.
         let (Some(last), Some(first)) = (links.first().copied(), links.last().copied()) else {
-            return Err(HistoryError::NoRun { run: run_id.to_owned() });
+            return Err(HistoryError::NoRun { run: run_id.to_owned(), known: archive.runs()? });
         };
         let tip = links.iter().find(|link| link.kept).unwrap_or(&first).commit;
         let state = store.retry(|repository| journal::state(repository, run_id, last.id))?;

@@ -85,7 +85,7 @@ pub struct FrontMatter {
 
 /// A compile-time constant and the values worth trying.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { value = 4, choices = [2, 4, 8] }")]
 pub struct Tunable {
     /// The value in force.
     pub value: i64,

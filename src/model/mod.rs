@@ -26,7 +26,7 @@ pub use stored::stored_names;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// The path is not a directory.
-    #[error("{path} is not a directory; a model directory holds a Hugging Face `config.json`")]
+    #[error("{path} is not a directory here; name the one that holds the model's Hugging Face `config.json`")]
     NotADirectory {
         /// The path as it was given.
         path: String,

@@ -1,6 +1,6 @@
 //! Reading `reference/<op>.toml` and `reference/<op>.h`.
 
-use super::{OpError, Operation};
+use super::{OpError, OpSource, Operation};
 
 impl Operation {
     /// Reads the operation `name`; `read` gives the text of a file of the workspace by its path there
@@ -9,17 +9,7 @@ impl Operation {
     /// # Errors
     /// [`OpError::Unknown`] where there is no such file, [`OpError::Invalid`] where one is wrong.
     pub fn load(read: &dyn Fn(&str) -> Option<String>, name: &str) -> Result<Self, OpError> {
-        let unknown = || OpError::Unknown { name: name.to_owned() };
-        // The name becomes part of a path and of C source: nothing but an identifier is looked up.
-        if !super::check::is_identifier(name) {
-            return Err(unknown());
-        }
-        let toml = read(&format!("reference/{name}.toml")).ok_or_else(unknown)?;
-        let header = read(&format!("reference/{name}.h")).ok_or_else(|| OpError::Invalid {
-            file: format!("reference/{name}.h"),
-            what: "there is no such file: the operation has no oracle".into(),
-        })?;
-        Self::parse(&toml, &header, name)
+        OpSource::read(name, read)?.operation()
     }
 
     /// An operation from the texts of its two files, checked throughout: names, expressions at every

@@ -6,6 +6,7 @@ mod check;
 mod draw;
 mod dtype;
 mod error;
+mod function;
 mod load;
 mod measure;
 mod product;

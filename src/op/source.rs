@@ -19,13 +19,20 @@ impl OpSource {
     /// Reads an operation's files through `read` (path below the workspace → text).
     ///
     /// # Errors
-    /// A file that is missing in the workspace and in the binary.
+    /// [`OpError::Unknown`] where the workspace and the binary have no `reference/<op>.toml`, [`OpError::Invalid`] where
+    /// they have no `reference/<op>.h`.
     pub fn read(name: &str, read: &dyn Fn(&str) -> Option<String>) -> Result<Self, OpError> {
-        let file = |extension: &str| {
-            let path = format!("reference/{name}.{extension}");
-            read(&path).ok_or_else(|| OpError::Invalid { file: path, what: "no such file".to_owned() })
-        };
-        Ok(Self { name: name.to_owned(), toml: file("toml")?, header: file("h")? })
+        let unknown = || OpError::Unknown { name: name.to_owned() };
+        // The name becomes part of a path and of C source: nothing but an identifier is looked up.
+        if !super::check::is_identifier(name) {
+            return Err(unknown());
+        }
+        let toml = read(&format!("reference/{name}.toml")).ok_or_else(unknown)?;
+        let header = read(&format!("reference/{name}.h")).ok_or_else(|| OpError::Invalid {
+            file: format!("reference/{name}.h"),
+            what: "there is no such file: the operation has no oracle".into(),
+        })?;
+        Ok(Self { name: name.to_owned(), toml, header })
     }
 
     /// The operation.

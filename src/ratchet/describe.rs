@@ -56,7 +56,7 @@ pub fn body(evaluation: &Evaluation) -> String {
         ));
     }
     let passed = evaluation.cases.iter().filter(|case| case.failure.is_none()).count();
-    lines.push(format!("{passed} cases correct; margin {:.1} %", 100.0 * timing.margin));
+    lines.push(format!("{passed} cases correct; margin {:.1} %", timing.margin_pct()));
     if !timing.confirmations.is_empty() {
         let sessions: Vec<String> = timing.confirmations.iter().map(|ratio| format!("{ratio:.3}x")).collect();
         lines.push(format!("confirmed in fresh processes: {}", sessions.join(", ")));

@@ -250,7 +250,7 @@ impl RunReport {
                 "“vs. yours” is the speed against what you have today"
                 (self.against())
                 @if self.whole.is_some() { "; “share” is of the model’s pass at the last ranking" }
-                "."
+                ". Speedups are medians of pairs; where the machine did other work, two times beside each other have another quotient."
             }
         }
     }

@@ -167,7 +167,7 @@ impl TimingReport {
                 @if let Some((low, high)) = self.latency_interval() {
                     " (95 % of sessions within " (shown_time(low)) " to " (shown_time(high)) ")"
                 }
-                ", " (percent(self.roofline_pct)) " of its roofline. A gain had to exceed " (percent(100.0 * self.margin)) "."
+                ", " (percent(self.roofline_pct)) " of its roofline. A gain had to exceed " (percent(100.0 * self.margin.exp_m1())) "."
                 @if !confirmed.is_empty() {
                     " The last one was confirmed in fresh processes: " (confirmed.join(", ")) "."
                 }

@@ -37,6 +37,31 @@ fn a_correct_kernel_is_judged_with_its_cases_and_its_roofline() {
 }
 
 #[test]
+fn a_cuda_file_is_compiled_without_a_gpu_where_there_is_a_compiler() {
+    let place = Place::without_repository(&kernels::keeps());
+    let softmax = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/cuda/softmax.cu");
+    let text = std::fs::read_to_string(softmax).unwrap();
+    place.write("mine.cu", &text);
+    let c = place.warpsmith(&["bench", "--compile", "kernels/cpu/rmsnorm.c"]).refusal();
+    assert!(c.contains("is for a processor; --smoke compiles it"), "{c}");
+    let unknown = place.warpsmith(&["bench", "--compile=h200", "mine.cu"]).refusal();
+    assert!(unknown.contains("sm_80, ") && unknown.contains("`h200`"), "{unknown}");
+    let compiled = place.warpsmith(&["bench", "--compile", "mine.cu"]);
+    if compiled.code == Some(2) {
+        let why = compiled.refusal();
+        assert!(why.contains("NVRTC"), "{why}");
+        return;
+    }
+    let out = compiled.ok();
+    assert!(out.starts_with("softmax: compiles for sm_90 with NVRTC ") && out.contains("nothing was run"), "{out}");
+    assert!(["  f16 ", "  bf16 ", "  f32 ", " registers, "].iter().all(|part| out.contains(part)), "{out}");
+    place.write("mine.cu", &format!("{text}\n__global__ void other() {{ int x = nowhere; }}\n"));
+    let refused = place.warpsmith(&["bench", "--compile", "mine.cu"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.out.starts_with("softmax: error at compile: ") && refused.out.contains("nowhere"), "{refused:?}");
+}
+
+#[test]
 fn a_kernel_is_compared_with_another_by_the_keep_rule() {
     let place = Place::without_repository(&kernels::keeps());
     place.write("fast.c", &with(&kernels::keeps(), "value = 40", "value = 4"));

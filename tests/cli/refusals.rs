@@ -51,6 +51,18 @@ fn a_run_whose_branch_is_checked_out_elsewhere_is_not_resumed() {
 }
 
 #[test]
+fn a_run_is_resumed_on_its_own_model_only() {
+    let place = Place::new(&kernels::keeps());
+    place.begin(&RUN);
+    let run = place.only_run();
+    std::fs::create_dir(place.root.join("other")).unwrap();
+    std::fs::copy(place.root.join("model/config.json"), place.root.join("other/config.json")).unwrap();
+    let right = format!("`warpsmith run model --resume {run}`");
+    says(place.warpsmith(&["run", "other", "--resume"]), &["is on model, not on other", &right, "--resume RUN"]);
+    says(place.warpsmith(&["run", "other", "--resume", &run]), &["is on model, not on other", &right]);
+}
+
+#[test]
 fn a_second_run_in_the_same_repository_is_told_of_the_first() {
     let place = Place::new(&kernels::keeps());
     let mut first = Session::start(place.command(&RUN));

@@ -16,7 +16,7 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     values.set("op", op.name.clone());
     values.set("language", if cuda { "CUDA C++ (device code and a launch plan)" } else { "C" }.to_owned());
     values.set("summary", op.summary.clone());
-    values.set("signature", if cuda { arguments(&op) } else { fenced::code(&signature(&op)) });
+    values.set("signature", if cuda { arguments(&op) } else { fenced::code(&op.c_function()) });
     values.set("shapes", shapes(brief, &op).map_err(wrong)?);
     values.set("flags", flags(brief));
     values.set("share", importance(brief.share));
@@ -39,23 +39,6 @@ fn importance(share: Option<f64>) -> String {
 pub(super) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     if percent < 10.0 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
-}
-
-/// The function that a C file defines.
-fn signature(op: &Operation) -> String {
-    let tensors = op.tensors.iter().map(|tensor| {
-        let constant = if tensor.role == Role::Input { "const " } else { "" };
-        let element = match tensor.dtype {
-            ElementType::Case => "T",
-            ElementType::F32 => "float",
-            ElementType::I64 => "int64_t",
-        };
-        format!("{constant}{element} *{}", tensor.name)
-    });
-    let symbols = op.symbols.iter().map(|symbol| format!("int64_t {symbol}"));
-    let scalars = op.scalars.iter().map(|scalar| format!("float {}", scalar.name));
-    let all: Vec<String> = tensors.chain(symbols).chain(scalars).collect();
-    format!("void {}({});", op.name, all.join(", "))
 }
 
 /// The names that the `args` of a launch may take.

@@ -176,7 +176,7 @@ fn symbols(file: &ElfFile64<'_>, endian: Endianness) -> Result<(), String> {
         let name = String::from_utf8_lossy(name);
         if symbol.is_undefined(endian) {
             if !may_import(&name) {
-                return Err(format!("it calls `{name}`, which a kernel may not"));
+                return Err(format!("it calls `{name}`, which the file does not define and a kernel may not call"));
             }
         } else if name == ENTRY && symbol.st_type() == elf::STT_FUNC {
             entries += 1;

@@ -282,4 +282,8 @@ fn an_oracle_that_does_not_compile_says_why() {
     op.header = op.header.replace("eps", "epsilon");
     let error = Oracle::compile(&build, &op).unwrap_err().to_string();
     assert!(error.contains("rmsnorm") && error.contains("epsilon"), "{error}");
+    // A call of what nobody defines compiles in older C, and would end the process when it is loaded.
+    op.header = samples::rmsnorm().header.replace("weight(j)", "wieght(j)");
+    let error = Oracle::compile(&build, &op).unwrap_err().to_string();
+    assert!(error.contains("rmsnorm") && error.contains("wieght"), "{error}");
 }

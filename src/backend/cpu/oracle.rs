@@ -13,9 +13,17 @@ use super::values::decode;
 use crate::op::{Dtype, ItemsPass, Matrices, OpError, Operation, Pass, ProductPass, Role, Shape};
 use crate::rng::Stream;
 
-/// Flags for oracles: sums may be reordered so that they vectorise, but NaN and infinity stay honest.
-pub const ORACLE_FLAGS: [&str; 6] =
-    ["-O3", "-march=native", "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"];
+/// Flags for oracles: sums may be reordered so that they vectorise, but NaN and infinity stay honest. A misspelt name is
+/// the compiler's to refuse: left to the loader, it would end the process.
+pub const ORACLE_FLAGS: [&str; 7] = [
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fassociative-math",
+    "-fno-signed-zeros",
+    "-fno-trapping-math",
+    "-Werror=implicit-function-declaration",
+];
 
 /// Elements of a product that are checked against its items pass, each time.
 const SAMPLE: usize = 256;

@@ -53,7 +53,7 @@ pub(super) fn check(bytes: &[u8], read: &BTreeSet<String>) -> Result<(), String>
         let place = symbol.st_shndx(endian);
         if place == elf::SHN_UNDEF {
             if !name.is_empty() && !name.starts_with(RESOLVED) {
-                return Err(format!("it calls `{name}`, which a kernel may not"));
+                return Err(format!("it calls `{name}`, which the file does not define and a kernel may not call"));
             }
         } else if variables.contains(&usize::from(place))
             && symbol.st_type() != elf::STT_SECTION
