@@ -29,7 +29,8 @@ pub(super) struct Args {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     server::serve(args.within, || {
-        let compiler = (args.device.backend == Some(BackendName::Cuda)).then(|| cuda::Starting::begin(&cache_dir()));
+        let starting = || cuda::Starting::begin(&cache_dir(), !args.within);
+        let compiler = (args.device.backend == Some(BackendName::Cuda)).then(starting);
         let device = match args.device.backend {
             Some(backend) => device::named(backend, args.device, DeviceSettings::default())?,
             None => device::choose(args.device, DeviceSettings::default())?.device,
@@ -41,7 +42,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         Ok(match device {
             Device::Cpu => judge(processor(&args)?, own, arguments),
             Device::Cuda(number) => {
-                let compiler = compiler.unwrap_or_else(|| cuda::Starting::begin(&cache_dir()));
+                let compiler = compiler.unwrap_or_else(starting);
                 judge(gpu(number, compiler, &args)?, own, arguments)
             }
         })

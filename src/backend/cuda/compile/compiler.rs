@@ -91,11 +91,29 @@ impl Compiler {
         Self::with(toolkit, cache_dir, executable)
     }
 
+    /// The same with all of its processes started at once, for whoever will need them.
+    ///
+    /// # Errors
+    /// As [`Compiler::new`].
+    pub fn warm(cache_dir: &Path, driver: Option<u32>) -> Result<Self, BuildError> {
+        let toolkit = Search::of_this_machine().find(driver.map(|v| v / 1000)).map_err(BuildError::Machine)?;
+        Self::open(toolkit, cache_dir, None, PROCESSES)
+    }
+
     /// The same with a toolkit that is known.
     ///
     /// # Errors
     /// As [`Compiler::new`].
     pub fn with(toolkit: Toolkit, cache_dir: &Path, executable: Option<PathBuf>) -> Result<Self, BuildError> {
+        Self::open(toolkit, cache_dir, executable, 1)
+    }
+
+    fn open(
+        toolkit: Toolkit,
+        cache_dir: &Path,
+        executable: Option<PathBuf>,
+        at_once: usize,
+    ) -> Result<Self, BuildError> {
         let machine = |error: &dyn std::fmt::Display| BuildError::Machine(error.to_string());
         let folder = cache_dir.join("cuda");
         let cache = Cache::new(&folder)
@@ -103,10 +121,11 @@ impl Compiler {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let includes = toolkit.includes.clone();
         let library = toolkit.library.clone();
-        let pool = Pool::new(toolkit, executable, cores.min(PROCESSES)).map_err(|error| machine(&error))?;
+        let size = cores.min(PROCESSES);
+        let pool = Pool::new(toolkit, executable, size, at_once.min(size)).map_err(|error| machine(&error))?;
         let hello = pool.hello().map_err(|error| machine(&error))?;
-        let size = std::fs::metadata(&library).map_or(0, |metadata| metadata.len());
-        let identity = format!("{GENERATION} {:?} {} {size} {includes:?}", hello.version, library.display());
+        let bytes = std::fs::metadata(&library).map_or(0, |metadata| metadata.len());
+        let identity = format!("{GENERATION} {:?} {} {bytes} {includes:?}", hello.version, library.display());
         Ok(Self { pool, cache, includes, identity, archs: hello.archs, version: hello.version })
     }
 

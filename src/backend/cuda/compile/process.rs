@@ -50,11 +50,17 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Starts `size` processes, which get warm by themselves while a device is opened: each takes a sixth of a second, and a
-    /// product kernel has more units than there are processes. `executable` is this very program where none is given.
-    pub(super) fn new(toolkit: Toolkit, executable: Option<PathBuf>, size: usize) -> Result<Self, ProcessError> {
+    /// Of `size` processes, starts `at_once`, which get warm by themselves while a device is opened: each takes a sixth of a
+    /// second, and a product kernel has more units than there are processes. `executable` is this very program where none is
+    /// given.
+    pub(super) fn new(
+        toolkit: Toolkit,
+        executable: Option<PathBuf>,
+        size: usize,
+        at_once: usize,
+    ) -> Result<Self, ProcessError> {
         let pool = Self { toolkit, executable, idle: Mutex::new(Vec::new()), size };
-        let started = (0..size).map(|_| pool.start()).collect::<Result<Vec<_>, _>>()?;
+        let started = (0..at_once).map(|_| pool.start()).collect::<Result<Vec<_>, _>>()?;
         pool.idle().extend(started);
         Ok(pool)
     }
