@@ -58,6 +58,11 @@ impl Pool {
         }
     }
 
+    /// The operation that the requests are about.
+    pub fn op(&self) -> &str {
+        &self.op
+    }
+
     /// Whether nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty()
@@ -155,6 +160,9 @@ impl Language {
         if running.mends && failure.kind.was_answered() {
             self.session.tab.trouble(format!("{sentence}; the proposal is not mended"));
             return;
+        }
+        if !running.mends {
+            self.session.tab.came_to_nothing(&self.pool.op, running.ticket);
         }
         let was_away = self.session.standing().is_away();
         self.last_failure.clone_from(&sentence);
