@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::device::{self, Device};
 use super::options::DeviceArgs;
@@ -14,7 +14,7 @@ use crate::harness::{EvaluationTask, Progress, SelfTest};
 use crate::kernel::{FrontMatter, KernelFile};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::worker::protocol::Ask;
-use crate::workspace::{BackendName, DeviceSettings, Workspace};
+use crate::workspace::{BackendName, DeviceSettings, Workspace, embedded_names};
 
 /// Judge one kernel file: five stages of correctness, then time, on this machine.
 ///
@@ -75,7 +75,7 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
         return super::speed::table(&args, usize::from(candidates)).await;
     }
     let [kernel] = args.kernels.as_slice() else {
-        anyhow::bail!("{} kernel files; one is judged at a time (only --speed takes several)", args.kernels.len());
+        bail!("{} kernel files; one is judged at a time (only --speed takes several)", args.kernels.len());
     };
     let wanted = Wanted::read(args.device, kernel)?;
     let cancel = session::interruptible();
@@ -163,8 +163,17 @@ impl TimedArgs {
     }
 }
 
+/// Refuses a kernel that would be there, had those that come with the program been copied.
+pub(super) fn present(path: &Path) -> anyhow::Result<()> {
+    if !path.exists() && embedded_names("kernels/").any(|shipped| path.ends_with(shipped)) {
+        bail!("{} is not there; `warpsmith init --copy` writes the kernels that come with the program", path.display());
+    }
+    Ok(())
+}
+
 /// The text of a kernel file.
 pub(super) fn read(path: &Path) -> anyhow::Result<String> {
+    present(path)?;
     std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 

@@ -231,7 +231,7 @@ fn every_experiment_bears_its_own_tokens_also_after_a_kill_and_the_run_ends_when
         assert!(bill["wall_s"].as_f64().unwrap() > 0.0, "{story}");
     }
     let shown = place.warpsmith(&["show", "3"]).ok();
-    assert!(shown.contains("1 request, 1000 tokens in, 100 out"), "{shown}");
+    assert!(shown.contains("asked once, 1000 tokens in, 100 out"), "{shown}");
 }
 
 /// A line of a transcript.

@@ -179,6 +179,10 @@ impl Language {
                     spoken(pause)
                 ));
             }
+            // It is no proposal of its own that it declines to make.
+            None if failure.kind == Kind::Declined => {
+                self.session.tab.trouble(format!("{sentence}; it is asked again"));
+            }
             None => self.session.tab.trouble(format!("{sentence}; the proposal is dropped")),
         }
     }
