@@ -102,7 +102,9 @@ fn a_model_over_http_has_its_good_kernel_kept_through_every_failure_and_replays_
     else {
         panic!("{statuses:?} in\n{out}")
     };
-    assert!(!stood_in.is_empty() && stood_in.iter().all(|status| *status == "revert"), "{statuses:?} in\n{out}");
+    // What it tries is slower, or two changes at once.
+    let slow = |status: &&str| ["revert", "error"].contains(status);
+    assert!(!stood_in.is_empty() && stood_in.iter().all(slow), "{statuses:?} in\n{out}");
     let host = endpoint.url().replace("http://", "").replace("/v1", "");
     for line in [
         &format!("agent       openai: test-model at {}", endpoint.url()),
