@@ -110,8 +110,8 @@ impl Session {
                 Ok(reply) => {
                     if let Some(first) = before.first() {
                         let attempt = before.len() + 1;
-                        let sentence = first.sentence(&self.settings.host(), model);
-                        self.tab.trouble(format!("{sentence}: answered at attempt {attempt}"));
+                        let fact = first.fact(&self.settings.host(), model);
+                        self.tab.trouble(format!("{fact}: answered at attempt {attempt}"));
                     }
                     return Ok(reply);
                 }
