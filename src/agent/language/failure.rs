@@ -93,8 +93,13 @@ impl Failure {
     /// One clear sentence: what is wrong at `host` with `model`, and what to do about it.
     #[must_use]
     pub fn sentence(&self, host: &str, model: &str) -> String {
-        let advice = self.advice(model).map_or(String::new(), |advice| format!("; {advice}"));
-        self.fact(host, model) + &advice
+        self.fact(host, model) + &self.advised(model)
+    }
+
+    /// The same, with what comes of it before the advice.
+    #[must_use]
+    pub fn with(&self, host: &str, model: &str, what_comes: &str) -> String {
+        format!("{}; {what_comes}{}", self.fact(host, model), self.advised(model))
     }
 
     /// What is wrong at `host` with `model`.
@@ -124,6 +129,10 @@ impl Failure {
             Kind::NoPrompt => format!("{model} cannot be asked{said}"),
             Kind::NoChange => format!("the reply of {model} has no change that can be used{said}"),
         }
+    }
+
+    fn advised(&self, model: &str) -> String {
+        self.advice(model).map_or(String::new(), |advice| format!("; {advice}"))
     }
 
     /// What to do about it, where someone can do something.
