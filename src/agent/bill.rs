@@ -43,10 +43,13 @@ impl Bill {
     }
 }
 
-/// Tokens, cost and time, as `3 requests, 12000 tokens in, 900 out, $0.03, 41 s`.
+/// Tokens, cost and time, as `asked 3 times, 12000 tokens in, 900 out, $0.03, 41 s`.
 impl std::fmt::Display for Bill {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.requests, if self.requests == 1 { "request" } else { "requests" })?;
+        match self.requests {
+            1 => write!(f, "asked once")?,
+            times => write!(f, "asked {times} times")?,
+        }
         if self.tokens() > 0 {
             write!(f, ", {} tokens in, {} out", self.tokens_in, self.tokens_out)?;
         }

@@ -60,6 +60,13 @@ pub trait Agent: Send {
         Bill::default()
     }
 
+    /// What it has used for one proposal since this was last asked, with what it had tried in vain before. It is a part
+    /// of what [`Agent::bill`] says of all of them.
+    fn spent_on(&mut self, ticket: u64) -> Bill {
+        let _ = ticket;
+        Bill::default()
+    }
+
     /// Everything it must remember over a restart.
     fn save(&self) -> Value;
 

@@ -217,6 +217,7 @@ fn settings(choice: &Choice, prices: PriceTable) -> anyhow::Result<Settings> {
     let names: Vec<String> = models.iter().map(|(name, weight)| format!("{name}:{weight}")).collect();
     let there = |name: &str| if name == "OPENAI_BASE_URL" { Some(base_url.clone()) } else { variable(name) };
     let mut settings = Settings::from_environment(Some(&names.join(",")), &there)?;
+    hurry(&mut settings);
     settings.models.clone_from(models);
     settings.proposals = *proposals;
     settings.prices = prices;
@@ -224,6 +225,16 @@ fn settings(choice: &Choice, prices: PriceTable) -> anyhow::Result<Settings> {
         settings.context_tokens.extend(context.map(|tokens| (name.clone(), tokens)));
     }
     Ok(settings)
+}
+
+/// A debug build with `WARPSMITH_TIME_SCALE=0.01` in its environment waits a hundredth as long between requests and for a
+/// silent server, so that a test sees an outage through in seconds; a release build never does.
+fn hurry(settings: &mut Settings) {
+    let scale = variable("WARPSMITH_TIME_SCALE").filter(|_| cfg!(debug_assertions));
+    if let Some(scale) = scale.and_then(|scale| scale.parse().ok()).filter(|scale| *scale > 0.0 && *scale <= 1.0) {
+        settings.time_scale = scale;
+        settings.timeout = settings.timeout.mul_f64(scale);
+    }
 }
 
 /// One connection for the whole run; each target has an agent of its own on it.

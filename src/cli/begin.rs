@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
-use super::bench::{self, TimedArgs, parse_shape};
+use super::bench::{self, TimedArgs, parse_shape, present};
 use super::device::{self, Device};
 use super::options::{DeviceArgs, PassArgs};
 use super::{alone, session};
@@ -59,6 +59,7 @@ impl RunArgs {
 
     /// Refuses what means nothing for a kernel alone, or for a model.
     fn check(&self) -> anyhow::Result<()> {
+        present(&self.model)?;
         if !self.model.exists() {
             let model = self.model.display();
             bail!("{model} is not there; name a directory with a model's config.json, or a kernel file");

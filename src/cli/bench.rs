@@ -14,7 +14,7 @@ use crate::harness::{EvaluationTask, Progress, SelfTest};
 use crate::kernel::{FrontMatter, KernelFile};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::worker::protocol::Ask;
-use crate::workspace::{BackendName, DeviceSettings, Workspace};
+use crate::workspace::{BackendName, DeviceSettings, Workspace, embedded_names};
 
 /// Judge one kernel file: five stages of correctness, then time, on this machine.
 ///
@@ -191,8 +191,17 @@ impl TimedArgs {
     }
 }
 
+/// Refuses a kernel that would be there, had those that come with the program been copied.
+pub(super) fn present(path: &Path) -> anyhow::Result<()> {
+    if !path.exists() && embedded_names("kernels/").any(|shipped| path.ends_with(shipped)) {
+        bail!("{} is not there; `warpsmith init --copy` writes the kernels that come with the program", path.display());
+    }
+    Ok(())
+}
+
 /// The text of a kernel file.
 pub(super) fn read(path: &Path) -> anyhow::Result<String> {
+    present(path)?;
     std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 

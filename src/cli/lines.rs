@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::agent::Choice;
 use crate::evaluation::{Evaluation, Stage, Verdict};
 use crate::report::{latency, spell};
 use crate::run::stop::Rules;
@@ -51,6 +52,19 @@ pub(super) fn experiment_line(state: &RunState, doing: &str) -> String {
         format!("{doing}   {pace:.0}/h · device busy {:.0} %", 100.0 * state.busy())
     } else {
         doing.to_owned()
+    }
+}
+
+/// What a run waits for while it has no candidate.
+pub(super) fn waiting_words(agent: &Choice) -> String {
+    match agent {
+        Choice::Tuner => "the tuner is choosing".to_owned(),
+        Choice::Openai { models, .. } => {
+            let names: Vec<&str> = models.iter().map(|(name, _)| name.as_str()).collect();
+            format!("waiting for a proposal of {}", names.join(" or "))
+        }
+        Choice::Command { .. } => "the command is at work".to_owned(),
+        Choice::Replay { .. } | Choice::Outside { .. } => "waiting for a proposal".to_owned(),
     }
 }
 

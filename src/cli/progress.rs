@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::lines::{decided_line, experiment_line, run_line, stage_words, target_line};
+use super::lines::{decided_line, experiment_line, run_line, stage_words, target_line, waiting_words};
 use crate::run::{Phase, RunEvent, RunState, TargetState, Watcher, is_keep};
 
 /// How much a run says.
@@ -113,7 +113,10 @@ impl Watcher for Progress {
                     self.plain(&format!("target {}: {:.0} % of the model", target.op, 100.0 * target.share));
                 }
             }
-            RunEvent::Proposing => self.doing("the agent is choosing".into()),
+            RunEvent::Proposing => {
+                let what = self.state.as_ref().map(|state| waiting_words(&state.agent));
+                self.doing(what.unwrap_or_default());
+            }
             RunEvent::Experiment { number, description } => self.doing(format!("#{number} {description}")),
             RunEvent::Judging { number, progress } => {
                 self.doing(format!("#{number} {}: {}", stage_words(progress.stage), progress.detail));

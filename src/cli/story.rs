@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::agent::language::TUNER;
 use crate::agent::{Bill, Failed};
 use crate::ratchet::STORY;
 
@@ -27,7 +28,7 @@ pub(super) fn lines(entry: &Value) -> Vec<String> {
     if let Some(predicted) = story.predicted {
         lines.push(format!("predicted {predicted:.2}x"));
     }
-    if let Some(by) = story.by {
+    if let Some(by) = &story.by {
         lines.push(format!("proposed by {by}"));
     }
     for failed in story.mended {
@@ -39,7 +40,9 @@ pub(super) fn lines(entry: &Value) -> Vec<String> {
         ));
     }
     if let Some(bill) = story.bill {
-        lines.push(bill.to_string());
+        // Where the tuner stands in nothing was asked for this one.
+        let in_vain = if story.by.as_deref() == Some(TUNER) { "in vain before it: " } else { "" };
+        lines.push(format!("{in_vain}{bill}"));
     }
     lines
 }
@@ -62,9 +65,11 @@ mod tests {
                 "predicted 1.20x",
                 "proposed by m",
                 "mended after error at compile: no such thing",
-                "3 requests, 12000 tokens in, 900 out, $0.03, 41 s"
+                "asked 3 times, 12000 tokens in, 900 out, $0.03, 41 s"
             ]
         );
+        let stands_in = json!({"proposal": {"predicted": 1.1, "by": "tuner", "bill": bill}});
+        assert_eq!(lines(&stands_in)[2], "in vain before it: asked 3 times, 12000 tokens in, 900 out, $0.03, 41 s");
         assert!(lines(&json!({})).is_empty() && lines(&json!({"proposal": 3})).is_empty());
     }
 }

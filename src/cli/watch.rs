@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use tokio_util::sync::CancellationToken;
 
-use super::bench::{TimedArgs, Wanted, read};
+use super::bench::{TimedArgs, Wanted, present, read};
 use super::in_model::InModelArgs;
 use super::options::DeviceArgs;
 use super::watch_screen::{self, Screen, Seen};
@@ -55,7 +55,8 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn watch(args: Args) -> anyhow::Result<ExitCode> {
     let cancel = session::interruptible();
-    // First of all: what is saved from now on is noticed.
+    present(&args.kernel)?;
+    // Before anything else: what is saved from now on is noticed.
     let (saves, text) = Saves::of(&args.kernel)?;
     let (start, first) = match &args.against {
         Some(path) => (read(path)?, Some(text)),
@@ -180,7 +181,7 @@ impl Desk {
                 },
             };
             if self.watch.best() == Some(text.as_str()) {
-                self.screen.seen(&Seen::Best);
+                self.screen.seen(&Seen::Best { kept: self.watch.target().kept > 0 });
                 continue;
             }
             next = self.judge_save(&text).await?;

@@ -21,8 +21,8 @@ const MOST_LINES: usize = 16;
 pub(super) enum Seen<'a> {
     /// It has a verdict.
     Judged(&'a Judged),
-    /// It is the text that was kept last.
-    Best,
+    /// It is the text that the next is held against: what was kept last, or where it started.
+    Best { kept: bool },
     /// The next save came before its verdict.
     Overtaken,
     /// The machine could not judge it.
@@ -33,7 +33,8 @@ impl Seen<'_> {
     fn text(&self) -> String {
         match self {
             Self::Judged(judged) => judged_text(judged),
-            Self::Best => "this is what was kept last; nothing to judge".to_owned(),
+            Self::Best { kept: true } => "this is what was kept last; nothing to judge".to_owned(),
+            Self::Best { kept: false } => "this is the kernel as it was at the start; nothing to judge".to_owned(),
             Self::Overtaken => "saved again before there was a verdict".to_owned(),
             Self::Trouble(what) => format!("it could not be judged: {what}; save again for another try"),
         }
@@ -132,9 +133,13 @@ pub(super) fn closing(kernel: &Path, watch: &Watch, recorded: bool) -> String {
     let (state, target) = (watch.state(), watch.target());
     let judged = state.next_experiment - 1;
     let mut lines = vec![format!("\n{}: {judged} judged, {} kept", kernel.display(), target.kept)];
-    if let Some((start, best)) = target.start_us.zip(target.best_us) {
-        let gain = format!("{} -> {}, {:.2}x", latency(start), latency(best), target.vs_user());
-        lines.push(format!("  {gain} what it started from"));
+    if let Some((start, best)) = target.start_us.zip(target.best_us).filter(|_| target.kept > 0) {
+        lines.push(format!(
+            "  {} -> {}, {:.2}x as fast as at the start",
+            latency(start),
+            latency(best),
+            target.vs_user()
+        ));
     }
     let kept = target.tried.iter().filter(|tried| matches!(tried.verdict, Verdict::Keep { .. }));
     for tried in kept {

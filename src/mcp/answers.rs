@@ -16,9 +16,9 @@ const MOST_CASES: usize = 5;
 pub(super) struct Targets {
     /// The run's name; its branch is `warpsmith/<run>`.
     run: String,
-    /// The model directory.
+    /// The model directory, or the kernel file that is improved on its own.
     model: String,
-    /// The pass that is made faster: phase, batch, tokens and type.
+    /// The pass that is made faster: phase, batch, tokens and type; of a kernel on its own, the shapes that are timed.
     pass: String,
     /// The device.
     device: String,
@@ -39,7 +39,7 @@ struct Target {
     op: String,
     /// The kernel file that is improved.
     file: String,
-    /// Share of the pass at the last ranking (0 to 1).
+    /// Share of the pass at the last ranking (0 to 1); 0 where there is none.
     share: f64,
     /// How many times as fast the pass would be with this at its roofline; none where it was not profiled.
     ceiling: Option<f64>,

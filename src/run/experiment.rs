@@ -25,6 +25,12 @@ pub(super) struct Proposed {
     pub(super) mended: Vec<Failed>,
     /// The agent's memory right after it proposed.
     pub(super) memory: Value,
+    /// What the proposal took so far, with what failed before it was mended.
+    #[serde(default)]
+    pub(super) bill: Bill,
+    /// What the whole run had taken by then: after a kill, the journal's last entry may be from before it was asked for.
+    #[serde(default)]
+    pub(super) bill_of_run: Bill,
 }
 
 /// A candidate with the judge's word, which is no experiment yet.
@@ -50,6 +56,11 @@ impl Judged {
         self.proposed.base
     }
 
+    /// What it took so far.
+    pub(super) const fn bill(&self) -> &Bill {
+        &self.proposed.bill
+    }
+
     /// This failure and those before it.
     pub(super) fn failures(&self) -> Vec<Failed> {
         self.proposed.mended.iter().cloned().chain([self.failed()]).collect()
@@ -57,14 +68,21 @@ impl Judged {
 }
 
 impl Run {
-    pub(super) fn proposed(
-        &self,
-        index: usize,
-        proposal: Proposal,
-        mended: Vec<Failed>,
-        agent: &dyn Agent,
-    ) -> Proposed {
-        Proposed { op: self.state.targets[index].op.clone(), base: false, proposal, mended, memory: agent.save() }
+    /// A proposal with what is known of it; one that mends another goes on with that one's story and bill.
+    pub(super) fn proposed(&self, index: usize, proposal: Proposal, agent: &mut dyn Agent) -> Proposed {
+        let target = &self.state.targets[index];
+        let mends = target.parked.get(&proposal.ticket);
+        let mut bill = mends.map_or_else(Bill::default, |judged| judged.bill().clone());
+        bill.add(&agent.spent_on(proposal.ticket));
+        Proposed {
+            op: target.op.clone(),
+            base: false,
+            mended: mends.map_or(Vec::new(), Judged::failures),
+            memory: agent.save(),
+            bill,
+            bill_of_run: self.state.bill.clone(),
+            proposal,
+        }
     }
 
     /// The judge's word on a candidate, by `seed` or a fresh one; the inner error says why there is none.
@@ -155,40 +173,20 @@ impl Run {
 
     /// Makes a judged candidate the run's next experiment: state, journal, branch, ledger.
     pub(super) fn record(&mut self, index: usize, agent: &mut dyn Agent, judged: Judged) -> Result<(), RunError> {
-        let Judged { proposed, evaluation } = judged;
+        let Judged { mut proposed, evaluation } = judged;
+        if !proposed.base {
+            // What was spent on mending it in vain.
+            proposed.bill.add(&agent.spent_on(proposed.proposal.ticket));
+        }
         // While it was being mended, others may have taken the number it had when it was judged.
         let mut experiment = self.experiment(index, agent, &proposed, Some(evaluation.seed))?;
         let number = experiment.number;
         self.take_in(index, agent, &experiment, &proposed, &evaluation);
-        experiment.story = self.story(&proposed);
+        experiment.story = story(&proposed);
         self.ratchet.record(&experiment, &evaluation, &self.state)?;
-        self.unbilled = Bill::default();
         let description = &experiment.description;
         self.watcher.on(&RunEvent::Decided { number, description, evaluation: &evaluation, state: &self.state });
         Ok(())
-    }
-
-    /// What stands in the journal about a proposal: what its author said, what failed first, what it cost.
-    fn story(&self, proposed: &Proposed) -> Value {
-        if proposed.base {
-            return Value::Null;
-        }
-        let Proposal { hypothesis, predicted, by, .. } = &proposed.proposal;
-        let mut story = json!({ "predicted": predicted });
-        let mut add = |name: &str, value: Value| story[name] = value;
-        if !hypothesis.is_empty() {
-            add("hypothesis", json!(hypothesis));
-        }
-        if let Some(by) = by {
-            add("by", json!(by));
-        }
-        if !proposed.mended.is_empty() {
-            add("mended", json!(proposed.mended));
-        }
-        if !self.unbilled.is_empty() {
-            add("bill", json!(self.unbilled));
-        }
-        story
     }
 
     /// The state after an experiment: everything that is recorded with it.
@@ -228,6 +226,29 @@ impl Run {
         });
         target.memory = agent.save();
     }
+}
+
+/// What stands in the journal about a proposal: what its author said, what failed first, what it cost.
+fn story(proposed: &Proposed) -> Value {
+    if proposed.base {
+        return Value::Null;
+    }
+    let Proposal { hypothesis, predicted, by, .. } = &proposed.proposal;
+    let mut story = json!({ "predicted": predicted });
+    let mut add = |name: &str, value: Value| story[name] = value;
+    if !hypothesis.is_empty() {
+        add("hypothesis", json!(hypothesis));
+    }
+    if let Some(by) = by {
+        add("by", json!(by));
+    }
+    if !proposed.mended.is_empty() {
+        add("mended", json!(proposed.mended));
+    }
+    if !proposed.bill.is_empty() {
+        add("bill", json!(proposed.bill));
+    }
+    story
 }
 
 /// Who proposed it, for ledger and commit: `tuner`, or `openai/<model>`.

@@ -23,7 +23,7 @@ use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::transcript::Transcript;
-use crate::agent::{Agent, AgentError, Bill};
+use crate::agent::{Agent, AgentError};
 use crate::history::HistoryError;
 use crate::model::{ModelConfig, ModelError, Pass};
 use crate::op::OpError;
@@ -108,8 +108,6 @@ pub struct Run {
     /// When this session's clock was last added to the state.
     clock: Instant,
     transcript: Transcript,
-    /// What the agent used since the last entry of the journal.
-    unbilled: Bill,
 }
 
 impl Run {
@@ -126,8 +124,8 @@ impl Run {
     ) -> Self {
         // Without a transcript a run is as good; the journal has every candidate.
         let transcript = Transcript::open(ratchet.folder()).unwrap_or_default();
-        let (clock, unbilled) = (Instant::now(), Bill::default());
-        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock, transcript, unbilled }
+        let clock = Instant::now();
+        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock, transcript }
     }
 
     /// Runs until a rule fires, and returns the state it ended in.

@@ -56,7 +56,6 @@ impl Run {
     pub(super) fn take_bill(&mut self, agent: &mut dyn Agent) {
         let bill = agent.bill();
         self.state.bill.add(&bill);
-        self.unbilled.add(&bill);
         bill.troubles.into_iter().for_each(|what| self.trouble(what));
     }
 }

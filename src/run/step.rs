@@ -31,7 +31,10 @@ impl Run {
     pub fn done_with(&mut self, op: &str) -> Result<Option<String>, RunError> {
         let index = self.target_of(op)?;
         if let Some(reason) = self.over_for_all() {
-            let then = "`finish` compares the whole model before and after, and ends the run";
+            let then = match self.state.single() {
+                Some(_) => "`finish` ends the run",
+                None => "`finish` compares the whole model before and after, and ends the run",
+            };
             return Ok(Some(format!("nothing more is judged: {reason}; {then}")));
         }
         let rule = |target: &TargetState| self.state.rules.target(&target.progress);
@@ -39,6 +42,7 @@ impl Run {
         let open = |target: &&TargetState| !matches!(target.phase, Phase::Skipped(_)) && rule(target).is_none();
         let left: Vec<&str> = self.state.targets.iter().filter(open).map(|target| target.op.as_str()).collect();
         Ok(Some(match left.is_empty() {
+            true if self.state.single().is_some() => format!("{op} is done: {reason}; `finish` ends the run"),
             true => format!("{op} is done: {reason}; no other operation is left, and `finish` ends the run"),
             false => format!("{op} is done: {reason}; left to work on: {}", left.join(", ")),
         }))
@@ -73,7 +77,7 @@ impl Run {
             return Err(stopped(reason));
         }
         self.refuse_where_done(op)?;
-        let proposed = self.proposed(index, proposal, Vec::new(), agent);
+        let proposed = self.proposed(index, proposal, agent);
         let judged = self.judge(index, agent, proposed, None).await?.map_err(stopped)?;
         let evaluation = judged.evaluation.clone();
         self.record(index, agent, judged)?;
@@ -113,7 +117,7 @@ impl Run {
         Ok(self.ratchet.checkpoint(&self.state)?)
     }
 
-    /// Compares the whole model before and after, and ends the run.
+    /// Compares the whole model (where it is about one) before and after, and ends the run.
     ///
     /// # Errors
     /// What the comparison cannot survive, and git.

@@ -55,9 +55,7 @@ impl Run {
                     }
                 }
                 Some(Offer::Proposal(proposal)) => {
-                    let mends = self.state.targets[index].parked.get(&proposal.ticket);
-                    let mended = mends.map_or(Vec::new(), Judged::failures);
-                    let proposed = self.proposed(index, proposal, mended, agent);
+                    let proposed = self.proposed(index, proposal, agent);
                     match self.judge(index, agent, proposed, None).await? {
                         Ok(judged) => self.park_or_record(index, agent, judged)?,
                         Err(reason) => return Ok(reason),
@@ -81,7 +79,7 @@ impl Run {
                 description: "the kernel as it is".into(),
                 ..Proposal::default()
             };
-            let start = Proposed { base: true, ..self.proposed(index, proposal, Vec::new(), agent) };
+            let start = Proposed { base: true, ..self.proposed(index, proposal, agent) };
             match self.judge_start(index, agent, start, None).await? {
                 Ok(judged) => self.record(index, agent, judged)?,
                 Err(reason) => return Ok(Some(reason)),
@@ -129,6 +127,9 @@ impl Run {
         }
         if self.was_parked(index, &proposed) {
             return self.ratchet.withdraw(&pending.path).map(|()| None).map_err(RunError::from);
+        }
+        if proposed.bill_of_run.requests > self.state.bill.requests {
+            self.state.bill = proposed.bill_of_run.clone();
         }
         self.remind(agent, &proposed.memory);
         proposed.proposal.text = pending.text;

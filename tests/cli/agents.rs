@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::common::endpoint::{Answer, Endpoint, Request};
+use crate::common::endpoint::{Answer, End, Endpoint, Request, gate, open};
 use crate::common::{Outcome, Place, RUN, kernels, outcome};
 use crate::consistency::{check, journal};
 
@@ -32,55 +32,121 @@ fn stories(place: &Place) -> Vec<Value> {
     journal(place, &place.only_run()).into_iter().map(|entry| entry["evaluation"]["proposal"].clone()).collect()
 }
 
-/// Wrong with both its repairs, of no use, then several times as fast; with trouble on the way.
+/// A night's worth of trouble. The kernels: one that is wrong, and does not compile any more when it is mended, twice; one of no
+/// use; one that is several times as fast, after the tuner has stood in.
 fn script() -> impl FnMut(&Request) -> Answer + Send + 'static {
     let wrong = change("hoist-bounds", LOOP, &format!("        cols -= cols == 31;\n{LOOP}"));
     let broken = change("hoist-bounds", LOOP, &format!("        undeclared zeal;\n{LOOP}"));
     let idle = change("unroll", LOOP, &format!("        // The same again.\n{LOOP}"));
-    let good = change("read-once", LOOP, "        for (int pass = 0; pass < 4; pass++) {");
-    let limited = Answer::error(429, &json!({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}));
+    let good = change("read-once", LOOP, "        for (int pass = 0; pass < 2; pass++) {");
+    let said = |message: &str, code: &str| json!({"error": {"message": message, "code": code}});
+    let piece = |text: &str| json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]});
+    let refusal = json!({"choices": [{"index": 0, "delta": {"refusal": "I cannot help with that"}}]});
+    let page = format!("<html><title>Bad gateway for {KEY}</title></html>");
     let mut answers = vec![
-        limited.with("Retry-After", "0"),
+        // The first kernel, and its repairs.
+        Answer::error(429, &said("slow down", "rate_limit_exceeded")).with("Retry-After", "0"),
         Answer::says("I would look at the loops first."),
         Answer::says(&wrong),
+        Answer::text(502, "text/html", &page),
+        Answer::events(&[piece(&broken[..60])], End::Broken),
         Answer::says(&broken),
+        Answer::is_silent(),
         Answer::says(&wrong),
+        // The second.
+        Answer::ends("", Some("stop")),
+        Answer::error(400, &said("Unsupported parameter: 'stream_options'", "unsupported_parameter")),
+        Answer::events(&[refusal], End::Done),
+        Answer::ends(&idle[..idle.len() - 20], Some("length")),
         Answer::says(&idle),
+        // Nobody can do anything with these: the tuner takes over.
+        Answer::text(400, "text/html", ""),
+        Answer::text(400, "text/html", &page),
+        Answer::text(400, "application/json", "{\"error\": "),
+        // Back again.
         Answer::says(&good),
     ]
     .into_iter();
-    move |request| match request.text().contains(LOOP.trim()) {
-        true => answers.next().unwrap_or_else(|| Answer::says("Change: none\nHypothesis: all was said")),
-        // The first look at the endpoint.
-        false => Answer::says("ok"),
+    let mut last = (Value::Null, None);
+    move |request| {
+        if request.body.get("tools").or_else(|| request.body.get("response_format")).is_some() {
+            return Answer::error(400, &said("this model has neither tools nor JSON", "invalid_request"));
+        }
+        if !request.text().contains(LOOP.trim()) {
+            // The first look at the endpoint.
+            return Answer::says("ok");
+        }
+        // A busy machine may be so slow to read a reply that it takes the endpoint for silent, and asks again.
+        if let (question, Some(reply)) = &last
+            && *question == request.body
+        {
+            return Answer::clone(reply);
+        }
+        let answer = answers.next().unwrap_or_else(|| Answer::says("Change: none\nHypothesis: all was said"));
+        last = (request.body.clone(), answer.is_reply().then(|| answer.clone()));
+        answer
     }
 }
 
 #[test]
-fn a_model_over_http_has_its_good_kernel_kept_among_bad_ones_and_replays_to_the_same_decisions() {
-    let place = Place::new(&kernels::keeps());
+fn a_model_over_http_has_its_good_kernel_kept_through_every_failure_and_replays_to_the_same_decisions() {
+    let place = Place::new(&kernels::reverts());
     let endpoint = Endpoint::start(script());
-    let out = outcome(asks(&place, &endpoint.url(), &["--speedup", "1.2"])).ok();
-    assert_eq!(place.statuses(), ["base", "error", "revert", "keep"], "{out}");
-    assert!(out.contains("agent       openai: test-model at http://127.0.0.1"), "{out}");
+    let rules = ["--speedup", "1.2", "--max-reverts", "99"];
+    let mut command = asks(&place, &endpoint.url(), &rules);
+    // A minute of the endpoint's absence is less than a second.
+    command.env("WARPSMITH_TIME_SCALE", "0.01");
+    let out = outcome(command).ok();
+    let statuses = place.statuses();
+    let ["base", "error", "revert", stood_in @ .., "keep"] = &*statuses.iter().map(String::as_str).collect::<Vec<_>>()
+    else {
+        panic!("{statuses:?} in\n{out}")
+    };
+    // What it tries is slower, or two changes at once.
+    let slow = |status: &&str| ["revert", "error"].contains(status);
+    assert!(!stood_in.is_empty() && stood_in.iter().all(slow), "{statuses:?} in\n{out}");
+    let host = endpoint.url().replace("http://", "").replace("/v1", "");
+    for line in [
+        &format!("agent       openai: test-model at {}", endpoint.url()),
+        &format!("{host} limits the rate of requests to test-model (slow down)"),
+        "answered at attempt 2",
+        &format!("{host} failed with status 502 (Bad gateway for [key])"),
+        &format!("{host} was silent for too long"),
+        "test-model gave an empty reply",
+        "test-model does not know `stream_options`; it is asked without",
+        "3 requests in a row came to nothing: the tuner proposes meanwhile, and",
+        &format!("{host} answers again: proposals are test-model's from here on"),
+    ] {
+        assert!(out.contains(line), "`{line}` in\n{out}");
+    }
 
     // What failed on the way is in the journal with what it cost.
     let stories = stories(&place);
     let mended = stories[1]["mended"].as_array().unwrap();
     let failures: Vec<_> = mended.iter().map(|failed| failed["verdict"]["status"].as_str().unwrap()).collect();
     assert_eq!(failures, ["reject", "error"], "{stories:#?}");
-    assert_eq!(stories[3]["hypothesis"], "because of read-once");
-    assert_eq!((&stories[3]["predicted"], &stories[3]["by"]), (&json!(2.5), &json!("test-model")));
-    assert!(stories.iter().skip(1).all(|story| story["bill"]["tokens_in"].as_u64().unwrap() >= 1000), "{stories:#?}");
+    let tokens = |story: &Value| story["bill"]["tokens_in"].as_u64().unwrap_or_default();
+    // Chatter and three kernels, with what came of a broken stream.
+    assert!(tokens(&stories[1]) >= 4000 && tokens(&stories[2]) >= 1000, "{stories:#?}");
+    let kept = stories.last().unwrap();
+    assert_eq!(kept["hypothesis"], "because of read-once");
+    assert_eq!((&kept["predicted"], &kept["by"]), (&json!(2.5), &json!("test-model")));
+    assert!(tokens(kept) >= 1000, "{stories:#?}");
+    assert!(stories[3..stories.len() - 1].iter().all(|story| story["by"] == "tuner"), "{stories:#?}");
+    let status: Value = serde_json::from_str(&place.warpsmith(&["status", "--json"]).ok()).unwrap();
+    assert_eq!(status["bill"]["tokens_in"].as_u64().unwrap(), stories.iter().map(tokens).sum::<u64>());
     let told = place.git(&["log", "-1", "--format=%B", &format!("warpsmith/{}", place.only_run())]);
     assert!(told.contains("Agent: openai/test-model") && told.contains("Technique: read-once"), "{told}");
 
-    // The judge's words went back to the model, and the key nowhere.
-    let asked: Vec<String> = endpoint.requests().iter().map(|request| request.last().to_owned()).collect();
+    // The judge's words went back to the model, and the key nowhere: not even where the endpoint gave it back.
+    let asked: Vec<String> = endpoint.requests().iter().map(Request::text).collect();
     assert!(asked.iter().any(|text| text.contains("undeclared")), "{asked:#?}");
     let transcript = format!(".warpsmith/{}/transcript.jsonl", place.only_run());
-    let everything = format!("{}{}{}{out}", asked.concat(), place.read(&transcript), place.read("results.tsv"));
-    assert!(!everything.contains(KEY) && !serde_json::to_string(&stories).unwrap().contains(KEY));
+    let history = place.git(&["log", "--all", "-m", "-p", "--format=%B"]);
+    assert!(history.contains("evaluation.json") && history.contains("Bad gateway for [key]"), "{history}");
+    let everything = [asked.concat(), place.read(&transcript), place.read("results.tsv"), history, out].concat();
+    assert!(!everything.contains(KEY));
+    check(&place);
 
     let again = place.copy();
     let first = again.only_run();
@@ -89,8 +155,8 @@ fn a_model_over_http_has_its_good_kernel_kept_among_bad_ones_and_replays_to_the_
     let kept_at = again.root.join(&transcript);
     std::fs::rename(&kept_at, again.root.join("night.jsonl")).unwrap();
     std::fs::remove_file(again.root.join("results.tsv")).unwrap();
-    let out = again.run(&["--speedup", "1.2", "--agent", "replay", "night.jsonl"]).ok();
-    assert_eq!(again.statuses(), ["base", "error", "revert", "keep"], "{out}");
+    let out = again.run(&[&rules[..], &["--agent", "replay", "night.jsonl"]].concat()).ok();
+    assert_eq!(again.statuses(), statuses, "{out}");
 }
 
 #[test]
@@ -131,12 +197,43 @@ fn a_key_in_the_environment_is_mentioned_and_never_used_unasked() {
 }
 
 #[test]
-fn the_run_ends_when_its_tokens_are_used_up() {
+fn every_experiment_bears_its_own_tokens_also_after_a_kill_and_the_run_ends_when_they_are_used_up() {
     let place = Place::new(&kernels::keeps());
-    let endpoint = Endpoint::start(script());
-    let out = outcome(asks(&place, &endpoint.url(), &["--max-tokens", "3000"])).ok();
-    assert!(out.contains("ended because the agent's 3000 tokens are used up"), "{out}");
-    assert!(endpoint.requests().len() <= 6, "{}", endpoint.requests().len());
+    let wrong = change("hoist-bounds", LOOP, &format!("        cols -= cols == 31;\n{LOOP}"));
+    let idle = change("unroll", LOOP, &format!("        // The same again.\n{LOOP}"));
+    // Two at once: one is wrong and on its way to be mended when the other one comes.
+    let second = gate();
+    let mut answers = vec![Answer::says(&wrong), Answer::says(&idle).behind(&second)].into_iter();
+    let endpoint = Endpoint::start(move |request| {
+        if !request.text().contains(LOOP.trim()) {
+            return Answer::says("ok");
+        }
+        answers.next().unwrap_or_else(|| {
+            // The next question, which is asked while the wrong one is judged.
+            open(&second);
+            Answer::is_silent()
+        })
+    });
+    let mut command = asks(&place, &endpoint.url(), &["--proposals", "2"]);
+    command.env("WARPSMITH_FAILPOINT", "done:2");
+    let Outcome { code, out, err } = outcome(command);
+    assert_eq!((code, place.statuses()), (None, vec!["base".to_owned(), "revert".to_owned()]), "{out}{err}");
+
+    let mut command = place.command(&["run", "model", "--resume", "--max-tokens", "2000"]);
+    command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_API_KEY", KEY);
+    let out = outcome(command).ok();
+    assert!(out.contains("ended because the agent's 2000 tokens are used up"), "{out}");
+    assert_eq!(place.statuses(), ["base", "revert", "reject"], "{out}");
+    for story in stories(&place).into_iter().skip(1) {
+        let bill = &story["bill"];
+        assert_eq!(
+            (&bill["requests"], &bill["tokens_in"], &bill["tokens_out"]),
+            (&json!(1), &json!(1000), &json!(100))
+        );
+        assert!(bill["wall_s"].as_f64().unwrap() > 0.0, "{story}");
+    }
+    let shown = place.warpsmith(&["show", "3"]).ok();
+    assert!(shown.contains("asked once, 1000 tokens in, 100 out"), "{shown}");
 }
 
 /// A line of a transcript.

@@ -280,6 +280,45 @@ async fn a_question_can_be_taken_back_and_a_client_that_dies_leaves_a_run_to_go_
     assert!(place.warpsmith(&["status"]).ok().contains("ended because the run's budget of 1 ms is spent"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_alone_is_served_and_nothing_is_said_of_a_model() {
+    const KERNEL: &str = "kernels/cpu/rmsnorm.c";
+    let place = Place::new(&kernels::keeps());
+    let serve = ["mcp", KERNEL, "--shape", "rows=16,cols=512", "--seed", "1", "--speedup", "1.2"];
+    let client = Client::start(&place, &serve).await;
+    let targets = client.data("targets", json!({})).await;
+    assert_eq!(
+        (&targets["model"], &targets["pass"], &targets["whole_us"]),
+        (&json!(KERNEL), &json!("cols=512 rows=16 f32"), &Value::Null)
+    );
+    let only: Vec<&Value> = targets["targets"].as_array().unwrap().iter().map(|target| &target["op"]).collect();
+    assert_eq!(only, ["rmsnorm"]);
+    let said = client.refusal("profile", json!({})).await;
+    assert!(said.contains("kernels/cpu/rmsnorm.c alone"), "{said}");
+
+    // One that leaves out the work at the shape that is timed, and one that does it quickly.
+    let cheat = with(&fast(), "float sum = 0;", "if (cols == 512) continue;\nfloat sum = 0;");
+    let cheat = client.evaluate(&cheat, "nothing").await;
+    assert_eq!((cheat["status"].as_str(), cheat["kept"].as_bool()), (Some("reject"), Some(false)), "{cheat}");
+    assert_eq!((&cheat["experiment"], &cheat["done"]), (&json!(2), &Value::Null), "{cheat}");
+    let keep = client.evaluate(&fast(), "four passes instead of forty").await;
+    assert_eq!((keep["status"].as_str(), keep["kept"].as_bool()), (Some("keep"), Some(true)), "{keep}");
+    let done = keep["done"].as_str().unwrap();
+    assert!(done.starts_with("rmsnorm is done: ") && done.ends_with("(limit 1.2x); `finish` ends the run"), "{done}");
+
+    let summary = client.texts("finish", json!({})).await.remove(0);
+    let run = place.only_run();
+    assert!(summary.starts_with(&format!("run {run}: 3 experiments")), "{summary}");
+    assert!(summary.contains("kernels/cpu/rmsnorm.c at cols=512 rows=16 f32: "), "{summary}");
+    let heard = client.heard.0.lock().unwrap().concat();
+    let said = client.leave().await;
+    for text in [&summary, &said, &heard] {
+        assert!(!text.contains("model") && !text.contains("a pass"), "{text}");
+    }
+    assert_eq!(place.git(&["show", &format!("warpsmith/{run}:./{KERNEL}")]), fast());
+    check(&place);
+}
+
 #[test]
 fn what_cannot_be_served_is_said_before_any_work() {
     let place = Place::new(&kernels::keeps());

@@ -167,6 +167,9 @@ fn what_cannot_be_watched_is_said_in_a_sentence() {
     let place = Place::new(&kernels::keeps());
     let said = place.warpsmith(&["watch", "nothing.c"]).refusal();
     assert!(said.contains("nothing.c cannot be read"), "{said}");
+    // It is in the program, and would be here if it had been asked for.
+    let said = place.warpsmith(&["watch", "kernels/cpu/softmax.c"]).refusal();
+    assert!(said.contains("kernels/cpu/softmax.c is not there; `warpsmith init --copy`"), "{said}");
     let said = place.warpsmith(&["watch", "notes.txt"]).refusal();
     assert!(said.contains("notes.txt"), "{said}");
     place.write("gpt/config.json", GPT2);

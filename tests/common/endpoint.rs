@@ -150,6 +150,11 @@ impl Answer {
         Self::new(200, Body::Silence)
     }
 
+    /// Whether it is a reply that a model finished.
+    pub fn is_reply(&self) -> bool {
+        matches!(&self.body, Body::Reply { finish: Some(finish), text, .. } if finish == "stop" && !text.is_empty())
+    }
+
     /// With a pause before it.
     pub fn after(mut self, pause: Duration) -> Self {
         self.after = pause;

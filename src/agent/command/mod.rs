@@ -57,6 +57,8 @@ pub struct Command {
     mending: Option<Failed>,
     failures: u32,
     bill: Bill,
+    /// The part of it that no proposal has been charged with: one is made at a time, so it is the next one's.
+    uncharged: Bill,
 }
 
 /// One try of the program.
@@ -78,7 +80,15 @@ impl Command {
     /// An agent at a desk.
     #[must_use]
     pub fn new(desk: Desk, prompt: Prompt) -> Self {
-        Self { desk, prompt, next_ticket: 1, mending: None, failures: 0, bill: Bill::default() }
+        Self {
+            desk,
+            prompt,
+            next_ticket: 1,
+            mending: None,
+            failures: 0,
+            bill: Bill::default(),
+            uncharged: Bill::default(),
+        }
     }
 
     async fn next(&mut self, brief: &Brief) -> Result<Offer, AgentError> {
@@ -154,6 +164,7 @@ impl Command {
         }
         self.say_answered(brief, ticket, &ended, &bill);
         self.bill.add(&bill);
+        self.uncharged.add(&bill);
         self.bill.troubles.append(&mut bill.troubles);
         Ok(self.result(given, ended))
     }
@@ -237,6 +248,10 @@ impl Agent for Command {
 
     fn bill(&mut self) -> Bill {
         std::mem::take(&mut self.bill)
+    }
+
+    fn spent_on(&mut self, _ticket: u64) -> Bill {
+        std::mem::take(&mut self.uncharged)
     }
 
     fn save(&self) -> Value {

@@ -93,39 +93,34 @@ impl Failure {
     /// One clear sentence: what is wrong at `host` with `model`, and what to do about it.
     #[must_use]
     pub fn sentence(&self, host: &str, model: &str) -> String {
+        self.fact(host, model) + &self.advised(model)
+    }
+
+    /// The same, with what comes of it before the advice.
+    #[must_use]
+    pub fn with(&self, host: &str, model: &str, what_comes: &str) -> String {
+        format!("{}; {what_comes}{}", self.fact(host, model), self.advised(model))
+    }
+
+    /// What is wrong at `host` with `model`.
+    #[must_use]
+    pub fn fact(&self, host: &str, model: &str) -> String {
         let said = if self.words.is_empty() { String::new() } else { format!(" ({})", self.words) };
         let status = self.status.map_or(String::new(), |status| format!(" with status {status}"));
         match &self.kind {
-            Kind::Unreachable => {
-                format!("{host} cannot be reached{said}; is the address in OPENAI_BASE_URL right, and the server up?")
-            }
-            Kind::Silent => format!(
-                "{host} was silent for too long{said}; a server that is loading {model} needs a moment: try again then"
-            ),
+            Kind::Unreachable => format!("{host} cannot be reached{said}"),
+            Kind::Silent => format!("{host} was silent for too long{said}"),
             Kind::Dropped => format!("{host} broke off its reply{said}"),
-            Kind::RateLimited => {
-                format!("{host} limits the rate of requests to {model}{said}; fewer `--proposals` help")
-            }
-            Kind::Overloaded => format!("{host} failed{status}{said}; it may go better later"),
-            Kind::Spent => {
-                format!("the quota at {host} is spent{said}; add credit or raise the limit there, then start again")
-            }
-            Kind::Key => format!("{host} refuses the key{said}; check OPENAI_API_KEY"),
-            Kind::NoModel => format!("{host} has no model `{model}`{said}; check `--model`"),
-            Kind::NoPlace => format!(
-                "there is no chat endpoint at {host}{status}{said}; OPENAI_BASE_URL is the part before \
-                 /chat/completions, and mostly ends with /v1"
-            ),
+            Kind::RateLimited => format!("{host} limits the rate of requests to {model}{said}"),
+            Kind::Overloaded => format!("{host} failed{status}{said}"),
+            Kind::Spent => format!("the quota at {host} is spent{said}"),
+            Kind::Key => format!("{host} refuses the key{said}"),
+            Kind::NoModel => format!("{host} has no model `{model}`{said}"),
+            Kind::NoPlace => format!("there is no chat endpoint at {host}{status}{said}"),
             Kind::Parameter(name) => format!("{model} at {host} does not know the parameter `{name}`{said}"),
-            Kind::TooLong(_) => format!(
-                "the prompt is longer than the context of {model} at {host}{said}; say with --context how \
-                 long it is"
-            ),
+            Kind::TooLong(_) => format!("the prompt is longer than the context of {model} at {host}{said}"),
             Kind::BadRequest => format!("{host} refuses the request{status}{said}"),
-            Kind::Odd => format!(
-                "{host} answers, but not as a chat endpoint{status}{said}; check OPENAI_BASE_URL, and any proxy in \
-                 between"
-            ),
+            Kind::Odd => format!("{host} answers, but not as a chat endpoint{status}{said}"),
             Kind::Empty => format!("{model} gave an empty reply{said}"),
             Kind::Refused => format!("{model} refused{said}"),
             Kind::Filtered => format!("a content filter at {host} took the reply of {model} away{said}"),
@@ -134,6 +129,39 @@ impl Failure {
             Kind::NoPrompt => format!("{model} cannot be asked{said}"),
             Kind::NoChange => format!("the reply of {model} has no change that can be used{said}"),
         }
+    }
+
+    fn advised(&self, model: &str) -> String {
+        self.advice(model).map_or(String::new(), |advice| format!("; {advice}"))
+    }
+
+    /// What to do about it, where someone can do something.
+    fn advice(&self, model: &str) -> Option<String> {
+        let advice = match &self.kind {
+            Kind::Silent => {
+                return Some(format!("a server that is loading {model} needs a moment: try again then"));
+            }
+            Kind::Unreachable => "is the address in OPENAI_BASE_URL right, and the server up?",
+            Kind::RateLimited => "fewer `--proposals` help",
+            Kind::Overloaded => "it may go better later",
+            Kind::Spent => "add credit or raise the limit there, then start again",
+            Kind::Key => "check OPENAI_API_KEY",
+            Kind::NoModel => "check `--model`",
+            Kind::NoPlace => "OPENAI_BASE_URL is the part before /chat/completions, and mostly ends with /v1",
+            Kind::TooLong(_) => "say with --context how long it is",
+            Kind::Odd => "check OPENAI_BASE_URL, and any proxy in between",
+            Kind::Dropped
+            | Kind::Parameter(_)
+            | Kind::BadRequest
+            | Kind::Empty
+            | Kind::Refused
+            | Kind::Filtered
+            | Kind::CutShort
+            | Kind::Declined
+            | Kind::NoPrompt
+            | Kind::NoChange => return None,
+        };
+        Some(advice.to_owned())
     }
 }
 

@@ -198,6 +198,10 @@ impl Agent for Language {
         self.session.tab.drain()
     }
 
+    fn spent_on(&mut self, ticket: u64) -> Bill {
+        self.session.tab.take(self.pool.op(), ticket)
+    }
+
     fn save(&self) -> Value {
         self.state.save(&self.tuner)
     }

@@ -58,6 +58,11 @@ impl Pool {
         }
     }
 
+    /// The operation that the requests are about.
+    pub fn op(&self) -> &str {
+        &self.op
+    }
+
     /// Whether nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty()
@@ -147,32 +152,40 @@ impl Language {
     /// A request that failed for good.
     fn failed(&mut self, running: &Running, failure: &Failure) {
         let host = self.session.settings.host();
-        let sentence = failure.sentence(&host, &running.model);
+        let model = &running.model;
         if running.mends {
             self.pool.given_up.push_back(running.ticket);
         }
         // A model that cannot mend its own mistake says nothing about the endpoint.
         if running.mends && failure.kind.was_answered() {
-            self.session.tab.trouble(format!("{sentence}; the proposal is not mended"));
+            self.session.tab.trouble(failure.with(&host, model, "the proposal is not mended"));
             return;
         }
+        if !running.mends {
+            self.session.tab.came_to_nothing(&self.pool.op, running.ticket);
+        }
         let was_away = self.session.standing().is_away();
-        self.last_failure.clone_from(&sentence);
+        self.last_failure = failure.sentence(&host, model);
         let pause = self.session.standing().failed(self.session.now(), failure);
-        match pause {
+        let told = match pause {
+            // What can be done about it was said when it went.
             Some(pause) if was_away => {
-                self.session.tab.trouble(format!("{sentence}; it is tried again in {}", spoken(pause)));
+                format!("{}; it is tried again in {}", failure.fact(&host, model), spoken(pause))
             }
             Some(pause) => {
                 let failures = super::standing::FAILURES_IN_A_ROW;
-                self.session.tab.trouble(format!(
-                    "{sentence}; {failures} requests in a row came to nothing: the tuner proposes meanwhile, and {host} is tried \
-                     again in {}",
+                let what = format!(
+                    "{failures} requests in a row came to nothing: the tuner proposes meanwhile, and {host} is tried again \
+                     in {}",
                     spoken(pause)
-                ));
+                );
+                failure.with(&host, model, &what)
             }
-            None => self.session.tab.trouble(format!("{sentence}; the proposal is dropped")),
-        }
+            // It is no proposal of its own that it declines to make.
+            None if failure.kind == Kind::Declined => failure.with(&host, model, "it is asked again"),
+            None => failure.with(&host, model, "the proposal is dropped"),
+        };
+        self.session.tab.trouble(told);
     }
 
     /// Fills the pool: repairs first, then new proposals.

@@ -98,7 +98,7 @@ impl Session {
             let answer = self.endpoint.ask(model, messages, &self.manner(model)).await;
             let wall = began.elapsed();
             elapsed += wall;
-            let bill = self.charge(model, bytes, &answer, wall);
+            let bill = self.charge(subject, bytes, &answer, wall);
             let outcome = answer.outcome.and_then(|reply| reply.check().map(|()| reply));
             let text = match &outcome {
                 Ok(reply) => reply.text.clone(),
@@ -110,8 +110,8 @@ impl Session {
                 Ok(reply) => {
                     if let Some(first) = before.first() {
                         let attempt = before.len() + 1;
-                        let sentence = first.sentence(&self.settings.host(), model);
-                        self.tab.trouble(format!("{sentence}: answered at attempt {attempt}"));
+                        let fact = first.fact(&self.settings.host(), model);
+                        self.tab.trouble(format!("{fact}: answered at attempt {attempt}"));
                     }
                     return Ok(reply);
                 }
@@ -179,7 +179,8 @@ impl Session {
     }
 
     /// Bills one attempt. What the server does not count is estimated from lengths.
-    fn charge(&self, model: &str, bytes: usize, answer: &Answer, wall: Duration) -> Bill {
+    fn charge(&self, subject: Subject<'_>, bytes: usize, answer: &Answer, wall: Duration) -> Bill {
+        let Subject { op, ticket, model } = subject;
         let counted = answer.outcome.as_ref().ok().and_then(|reply| reply.usage);
         let answered = answer.outcome.is_ok() || answer.written > 0;
         let usage = match counted {
@@ -206,7 +207,7 @@ impl Session {
             wall_s: wall.as_secs_f64(),
             troubles: Vec::new(),
         };
-        self.tab.add(&bill);
+        self.tab.add(op, ticket, &bill);
         bill
     }
 

@@ -1,9 +1,12 @@
-//! What was used since the run last asked, added up by all requests in flight.
+//! What was used, added up by all requests in flight: since the run last asked, and for each proposal.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::agent::Bill;
+
+/// A ticket that no proposal has.
+const NOBODYS: u64 = 0;
 
 /// A bill that many write to.
 #[derive(Debug, Default)]
@@ -14,14 +17,38 @@ pub struct Tab {
 #[derive(Debug, Default)]
 struct Inner {
     bill: Bill,
+    /// What each proposal took and nobody has asked for yet, by operation and ticket; under [`NOBODYS`], what came to nothing.
+    tickets: BTreeMap<(String, u64), Bill>,
     /// What is said once in a target and no more.
     said: BTreeSet<String>,
 }
 
 impl Tab {
-    /// Adds what one request used.
-    pub fn add(&self, bill: &Bill) {
-        self.inner().bill.add(bill);
+    /// Adds what one request for a proposal used.
+    pub fn add(&self, op: &str, ticket: u64, bill: &Bill) {
+        let mut inner = self.inner();
+        inner.bill.add(bill);
+        inner.tickets.entry((op.to_owned(), ticket)).or_default().add(bill);
+    }
+
+    /// Nothing comes of a proposal: what it took is the next one's to bear.
+    pub fn came_to_nothing(&self, op: &str, ticket: u64) {
+        let mut inner = self.inner();
+        if let Some(lost) = inner.tickets.remove(&(op.to_owned(), ticket)) {
+            inner.tickets.entry((op.to_owned(), NOBODYS)).or_default().add(&lost);
+        }
+    }
+
+    /// What a proposal took since this was last asked, with what had come to nothing by then.
+    pub fn take(&self, op: &str, ticket: u64) -> Bill {
+        let mut inner = self.inner();
+        let mut bill = Bill::default();
+        for ticket in [NOBODYS, ticket] {
+            if let Some(used) = inner.tickets.remove(&(op.to_owned(), ticket)) {
+                bill.add(&used);
+            }
+        }
+        bill
     }
 
     /// A sentence for the run; the same one is said once until the run has read it.
@@ -56,10 +83,26 @@ mod tests {
     #[test]
     fn it_is_drained_once() {
         let tab = Tab::default();
-        tab.add(&Bill { requests: 1, tokens_in: 5, ..Bill::default() });
-        tab.add(&Bill { requests: 1, tokens_out: 7, ..Bill::default() });
+        tab.add("a", 1, &Bill { requests: 1, tokens_in: 5, ..Bill::default() });
+        tab.add("a", 2, &Bill { requests: 1, tokens_out: 7, ..Bill::default() });
         assert_eq!(tab.drain().tokens(), 12);
         assert!(tab.drain().is_empty());
+    }
+
+    #[test]
+    fn a_proposal_bears_what_it_took_and_what_came_to_nothing_before_it() {
+        let tab = Tab::default();
+        let used = |op: &str, ticket, tokens_in| tab.add(op, ticket, &Bill { tokens_in, ..Bill::default() });
+        used("a", 1, 1);
+        used("a", 2, 10);
+        used("b", 2, 100);
+        used("a", 3, 1000);
+        tab.came_to_nothing("a", 3);
+        assert_eq!(tab.take("a", 2).tokens(), 1010);
+        used("a", 2, 10_000);
+        assert_eq!((tab.take("a", 1).tokens(), tab.take("a", 2).tokens()), (1, 10_000));
+        assert!(tab.take("a", 2).is_empty());
+        assert_eq!((tab.take("b", 2).tokens(), tab.drain().tokens()), (100, 11_111));
     }
 
     #[test]
