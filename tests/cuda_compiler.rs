@@ -114,6 +114,28 @@ fn a_second_time_comes_from_the_cache_and_many_compile_at_once() {
 }
 
 #[test]
+fn constants_that_the_code_does_not_name_are_no_compilation_of_their_own() {
+    let Some(bench) = Bench::new() else { return };
+    let compile = |code: &str| {
+        let file = KernelFile::parse(&kernel(&body(code))).expect("front matter");
+        let resolutions = [4, 8].map(|value| {
+            let mut resolution = resolve(&file, Dtype::F32);
+            resolution.macros.insert("PIECES".into(), value);
+            resolution
+        });
+        let compiled = bench.compile(&file, &resolutions).expect("compiles");
+        [0, 1].map(|index| compiled[index].key.clone())
+    };
+    let [unnamed, also] = compile("y[0] = ws_store(1.0f); /* PIECE */");
+    assert_eq!(unnamed, also);
+    let [four, eight] = compile("y[0] = ws_store(PIECES);");
+    assert_ne!(four, eight);
+    // A name that is put together.
+    let [four, eight] = compile("#define OF(a, b) a##b\n    y[0] = ws_store(OF(PIE, CES));");
+    assert_ne!(four, eight);
+}
+
+#[test]
 fn messages_point_into_the_file_and_name_no_path() {
     let Some(bench) = Bench::new() else { return };
     let text = kernel(&body("nonsense;"));

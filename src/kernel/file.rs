@@ -191,6 +191,13 @@ impl KernelFile {
         Ok(Self { text: text.to_owned(), front })
     }
 
+    /// The text behind the front matter.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        let end = front_matter_range(&self.text).map_or(0, |range| range.end + "---*/".len());
+        &self.text[end..]
+    }
+
     /// The number of points in the space of its tunables.
     #[must_use]
     pub fn space_size(&self) -> u64 {

@@ -111,10 +111,11 @@ pub fn identity(brief: &Brief, kernel: &KernelFile) -> String {
     for tunable in front.tune.values_mut() {
         tunable.value = tunable.choices.first().copied().unwrap_or_default();
     }
-    let code = kernel.text.split_once("---*/").map_or(kernel.text.as_str(), |(_, code)| code);
     let mut hash = blake3::Hasher::new();
     let data = |data: Result<String, serde_json::Error>| data.unwrap_or_default();
-    for part in [data(serde_json::to_string(&brief.shapes)), data(serde_json::to_string(&front)), code.to_owned()] {
+    for part in
+        [data(serde_json::to_string(&brief.shapes)), data(serde_json::to_string(&front)), kernel.code().to_owned()]
+    {
         hash.update(part.as_bytes());
         hash.update(&[0]);
     }

@@ -1,5 +1,6 @@
 //! Texts to cubins: checked, compiled in warm processes, cached.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::process::{Pool, ProcessError};
 use super::{candidate_source, cubin, ptx};
 use crate::backend::{BuildError, Source};
 use crate::kernel::{Facts, KernelFile, Resolution, nvrtc_options, target_arch};
-use crate::op::{Dtype, Operation};
+use crate::op::Operation;
 use crate::sandbox::check_cuda;
 
 /// Raised whenever a check or the prelude changes, so that nothing is taken that an older program let pass.
@@ -171,25 +172,28 @@ impl Compiler {
         facts: &Facts,
         cancelled: &AtomicBool,
     ) -> Result<Vec<Compiled>, BuildError> {
-        let mut units: Vec<(bool, Unit)> = Vec::new();
+        let mut units: Vec<(i64, Unit)> = Vec::new();
+        // For each resolution of each file, in order, the unit that is compiled for it.
+        let mut wanted: Vec<usize> = Vec::new();
         for (kernel, resolutions) in files {
             let options = admit(op, kernel, capability)?;
-            let unit = |resolution: &Resolution| Unit {
-                name: format!("{}.cu", op.name),
-                source: candidate_source(op, kernel, resolution, capability),
-                arch: target_arch(&kernel.front.arch, capability),
-                options: options.clone(),
-                names: kernel.kernel_names(resolution, facts),
-            };
-            units.extend(resolutions.iter().map(|resolution| (resolution.dtype == Dtype::F32, unit(resolution))));
+            for resolution in *resolutions {
+                let unit = Unit {
+                    name: format!("{}.cu", op.name),
+                    source: candidate_source(op, kernel, resolution, capability),
+                    arch: target_arch(&kernel.front.arch, capability),
+                    options: options.clone(),
+                    names: kernel.kernel_names(resolution, facts),
+                };
+                wanted.push(share(&mut units, weight(resolution), unit));
+            }
         }
-        // Without tensor cores products unroll into thousands of instructions: what takes longest is begun first.
+        // There may be more than processes: what takes longest is begun first.
         let mut order: Vec<usize> = (0..units.len()).collect();
-        order.sort_by_key(|index| !units[*index].0);
+        order.sort_by_key(|index| Reverse(units[*index].0));
         let sorted: Vec<Unit> = order.iter().map(|index| units[*index].1.clone()).collect();
-        let mut compiled: Vec<(usize, Compiled)> = order.into_iter().zip(self.all(&sorted, true, cancelled)?).collect();
-        compiled.sort_by_key(|(index, _)| *index);
-        Ok(compiled.into_iter().map(|(_, compiled)| compiled).collect())
+        let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(self.all(&sorted, true, cancelled)?).collect();
+        Ok(wanted.iter().filter_map(|unit| compiled.get(unit).cloned()).collect())
     }
 
     /// Compiles texts of the program's own (the judge's, oracles), with nothing before them and nothing refused.
@@ -326,6 +330,29 @@ impl Compiler {
             list.iter().for_each(|part| add(part));
         }
         hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// How long compiling takes beside other constants: large tiles unroll into many instructions.
+fn weight(resolution: &Resolution) -> i64 {
+    resolution.macros.values().fold(0, |sum, value| sum.saturating_add(value.saturating_abs()))
+}
+
+/// The index of `unit` among `units`, which it joins unless one has the same text: that one then has the kernels of both.
+fn share(units: &mut Vec<(i64, Unit)>, weight: i64, unit: Unit) -> usize {
+    let same = |(_, known): &(i64, Unit)| {
+        (&known.source, &known.arch, &known.options) == (&unit.source, &unit.arch, &unit.options)
+    };
+    match units.iter().position(same) {
+        Some(index) => {
+            let names = &mut units[index].1.names;
+            names.extend(unit.names.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
+            index
+        }
+        None => {
+            units.push((weight, unit));
+            units.len() - 1
+        }
     }
 }
 

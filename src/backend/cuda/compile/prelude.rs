@@ -1,5 +1,6 @@
 //! What stands before a candidate's text when it is compiled.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::kernel::{KernelFile, Resolution};
@@ -90,16 +91,22 @@ pub fn prelude(dtype: Dtype, capability: u32) -> String {
     format!("#define WS_SM {capability}\n{HEAD}{types}")
 }
 
-/// The whole translation unit for `kernel` at `resolution`: prelude, constants as macros, the candidate's text under its own
-/// name and line numbers.
+/// The whole translation unit for `kernel` at `resolution`: prelude, constants as macros, the candidate's code under its own
+/// name and line numbers. A constant that the code does not name is left out: what differs in such alone is one compilation.
 #[must_use]
 pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolution, capability: u32) -> String {
     let mut source = prelude(resolution.dtype, capability);
-    for (name, value) in &resolution.macros {
+    let code = kernel.code();
+    // Names may be put together of parts.
+    let all = code.contains("##");
+    let named: HashSet<&str> = code.split(|c: char| c != '_' && !c.is_alphanumeric()).collect();
+    for (name, value) in resolution.macros.iter().filter(|(name, _)| all || named.contains(name.as_str())) {
         let _ = writeln!(source, "#define {name} ({value})");
     }
-    let _ = writeln!(source, "#line 1 \"{}.cu\"", op.name);
-    source.push_str(&kernel.text);
+    // Without the front matter: what changes in its launches alone needs no compilation.
+    let lines_before = kernel.text[..kernel.text.len() - code.len()].matches('\n').count();
+    let _ = writeln!(source, "#line {} \"{}.cu\"", lines_before + 1, op.name);
+    source.push_str(code);
     source.push('\n');
     source
 }
