@@ -1,7 +1,7 @@
 //! How far from the oracle a result may be (JUDGE, "Tolerances, measured").
 
 use crate::evaluation::ErrorStats;
-use crate::op::{Case, Dtype, OpError, Operation, TensorSpec};
+use crate::op::{Case, Dtype, OpError, Operation, Role, TensorSpec};
 
 /// Unit roundoff of the single precision that sums are taken in.
 const U32: f64 = 1.0 / (1u64 << 24) as f64;
@@ -89,14 +89,28 @@ pub(super) fn finite(ratio: f64) -> f64 {
     if ratio.is_nan() { f64::MAX } else { ratio.min(f64::MAX) }
 }
 
-/// Adds another output's result: the worse of each.
-pub(super) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats) {
+/// Adds another output's result: the worse of each, with `name` where it has to be told from others.
+pub(super) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Option<&str>) {
+    let name = || name.map(str::to_owned);
     into.elements += other.elements;
     into.outside += other.outside;
+    if other.row_ratio > into.row_ratio {
+        into.outputs.row = name();
+    }
+    if other.tensor_ratio > into.tensor_ratio {
+        into.outputs.tensor = name();
+    }
     into.row_ratio = into.row_ratio.max(other.row_ratio);
     into.tensor_ratio = into.tensor_ratio.max(other.tensor_ratio);
     into.relative_rms = into.relative_rms.max(other.relative_rms);
     if other.worst > into.worst {
         (into.worst, into.worst_at, into.got, into.want) = (other.worst, other.worst_at, other.got, other.want);
+        into.outputs.element = name();
     }
+}
+
+/// The name by which an output is told from the operation's others; `None` where there is no other.
+pub(super) fn told_apart<'a>(op: &Operation, spec: &'a TensorSpec) -> Option<&'a str> {
+    let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output).count();
+    (outputs > 1).then_some(spec.name.as_str())
 }

@@ -216,9 +216,13 @@ fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: Devi
     device::named(own, args, settings).with_context(|| format!("{} {words}", path.display()))
 }
 
-/// `rows=512,cols=4096`.
+/// `rows=512,cols=4096`, or as shapes are printed: `cols=4096 rows=512`.
 pub(super) fn parse_shape(text: &str) -> Result<Shape, String> {
-    text.split(',').try_fold(Shape::default(), |shape, pair| {
+    let mut pairs = text.split(',').flat_map(|part| match part.matches('=').count() {
+        0 | 1 => vec![part],
+        _ => part.split_whitespace().collect(),
+    });
+    pairs.try_fold(Shape::default(), |shape, pair| {
         let (symbol, value) = pair
             .split_once('=')
             .ok_or_else(|| format!("`{pair}` is not SYMBOL=N; write for example rows=512,cols=4096"))?;
@@ -254,5 +258,12 @@ mod tests {
     fn a_shape_on_the_command_line_is_symbols_and_numbers() {
         assert_eq!(parse_shape("rows=3, cols=4"), Ok(Shape::from([("rows", 3), ("cols", 4)])));
         assert!(parse_shape("rows").is_err() && parse_shape("rows=x").is_err());
+        // As it is printed, it can be given again.
+        let printed = Shape::from([("rows", 3), ("cols", 4)]).to_string();
+        assert_eq!(parse_shape(&printed), Ok(Shape::from([("rows", 3), ("cols", 4)])), "{printed}");
+        assert_eq!(parse_shape("rows = 3, cols = 4"), Ok(Shape::from([("rows", 3), ("cols", 4)])));
+        for wrong in ["", "rows=3,", "rows=3 cols", "rows=3 cols=4 depth", "rows=3 cols=x"] {
+            assert!(parse_shape(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -14,14 +14,16 @@ impl ErrorStats {
             f64::MAX => "infinite".to_owned(),
             relative => format!("{relative:.2e}"),
         };
+        let of = |output: &Option<String>| output.as_ref().map_or(String::new(), |name| format!(" of `{name}`"));
         if self.outside > 0 || !(self.worst <= 1.0) {
             let alike = |places| Number(self.got, places).to_string() == Number(self.want, places).to_string();
             let places = if alike(PLACES) { MORE_PLACES } else { PLACES };
             return Some(format!(
-                "{} of {} elements are outside their bound; the worst is element {}: {} where {} belongs ({} times the bound; relative rms error {relative})",
+                "{} of {} elements are outside their bound; the worst is element {}{}: {} where {} belongs ({} times the bound; relative rms error {relative})",
                 self.outside,
                 self.elements,
                 self.worst_at,
+                of(&self.outputs.element),
                 Number(self.got, places),
                 Number(self.want, places),
                 Number(self.worst, PLACES),
@@ -29,13 +31,15 @@ impl ErrorStats {
         }
         if !(self.tensor_ratio <= 1.0) {
             return Some(format!(
-                "each element is near, but together they are {:.2} times as far off as an honest kernel may be (relative rms error {relative})",
+                "each element{} is near, but together they are {:.2} times as far off as an honest kernel may be (relative rms error {relative})",
+                of(&self.outputs.tensor),
                 self.tensor_ratio
             ));
         }
         if !(self.row_ratio <= 1.0) {
             return Some(format!(
-                "one row is {:.2} times as far off as an honest kernel may be (relative rms error of the whole {relative})",
+                "one row{} is {:.2} times as far off as an honest kernel may be (relative rms error of the whole {relative})",
+                of(&self.outputs.row),
                 self.row_ratio
             ));
         }
@@ -67,6 +71,7 @@ impl std::fmt::Display for Number {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::WorstOutputs;
     use super::*;
 
     fn wrong(got: f64, want: f64) -> ErrorStats {
@@ -90,6 +95,36 @@ mod tests {
         assert!(near.contains("-0.558051100 where -0.558053200 belongs (7.25000 times"), "{near}");
         let tiny = wrong(1.234_567_8e-7, 1.234_568_9e-7).failure().unwrap();
         assert!(tiny.contains("1.23456780e-7 where 1.23456890e-7 belongs"), "{tiny}");
+    }
+
+    #[test]
+    fn where_there_are_several_outputs_the_sentence_names_the_one_that_is_wrong() {
+        let name = |name: &str| Some(name.to_owned());
+        let outputs = WorstOutputs { element: name("mean"), tensor: name("losses"), row: name("rows") };
+        let element = ErrorStats { outputs, ..wrong(1.0, 2.0) };
+        let tensor = ErrorStats { outside: 0, worst: 0.5, tensor_ratio: 3.0, ..element.clone() };
+        let row = ErrorStats { tensor_ratio: 0.5, row_ratio: 3.0, ..tensor.clone() };
+        for (stats, part) in [
+            (element, "the worst is element 3 of `mean`: 1.00000 where"),
+            (tensor, "each element of `losses` is near, but together"),
+            (row, "one row of `rows` is 3.00 times"),
+        ] {
+            let said = stats.failure().unwrap();
+            assert!(said.contains(part), "{said}");
+            let unnamed = ErrorStats { outputs: WorstOutputs::default(), ..stats }.failure().unwrap();
+            assert!(!unnamed.contains('`'), "{unnamed}");
+        }
+    }
+
+    #[test]
+    fn a_journal_from_before_outputs_were_named_is_read_and_one_output_is_not_named() {
+        let text = serde_json::to_string(&wrong(1.0, 2.0)).unwrap();
+        assert!(!text.contains("outputs"), "{text}");
+        assert_eq!(serde_json::from_str::<ErrorStats>(&text).unwrap(), wrong(1.0, 2.0));
+        let outputs = WorstOutputs { element: Some("mean".into()), ..WorstOutputs::default() };
+        let named = ErrorStats { outputs, ..wrong(1.0, 2.0) };
+        let text = serde_json::to_string(&named).unwrap();
+        assert_eq!(serde_json::from_str::<ErrorStats>(&text).unwrap(), named, "{text}");
     }
 
     #[test]

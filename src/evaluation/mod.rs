@@ -224,7 +224,7 @@ pub struct CaseResult {
 }
 
 /// Distance between an output and the oracle over every element of a case.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ErrorStats {
     /// Elements compared.
     pub elements: u64,
@@ -232,8 +232,11 @@ pub struct ErrorStats {
     pub outside: u64,
     /// Largest `|y - r| / bound`.
     pub worst: f64,
-    /// Where it is (flat index).
+    /// Where it is (flat index into its output).
     pub worst_at: u64,
+    /// Which outputs the figures of the worst are of, where the operation has more than one.
+    #[serde(default, skip_serializing_if = "WorstOutputs::is_unnamed")]
+    pub outputs: WorstOutputs,
     /// The candidate's value there.
     #[serde(with = "any_float")]
     pub got: f64,
@@ -246,6 +249,26 @@ pub struct ErrorStats {
     pub tensor_ratio: f64,
     /// The same for the worst row.
     pub row_ratio: f64,
+}
+
+/// Names of the outputs that are furthest off; `None` where the operation has only one, or none is off.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorstOutputs {
+    /// Has the element of [`ErrorStats::worst`].
+    pub element: Option<String>,
+    /// Is the one of [`ErrorStats::tensor_ratio`].
+    pub tensor: Option<String>,
+    /// Has the row of [`ErrorStats::row_ratio`].
+    pub row: Option<String>,
+}
+
+impl WorstOutputs {
+    /// Whether nothing is named.
+    #[must_use]
+    pub const fn is_unnamed(&self) -> bool {
+        self.element.is_none() && self.tensor.is_none() && self.row.is_none()
+    }
 }
 
 /// Times of a candidate beside its incumbent.

@@ -135,7 +135,8 @@ pub(super) fn compare_with_oracle<B: Backend>(
 ) -> Result<Judged, Failure> {
     let errors = bench.compare(memory, arena, copy, outputs)?;
     let label = describe(bench.op(), memory.case());
-    Ok((errors, errors.failure().map(|why| format!("{label}: {why}"))))
+    let failure = errors.failure().map(|why| format!("{label}: {why}"));
+    Ok((errors, failure))
 }
 
 /// Records a case's result; a failure becomes the rejection.

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::share::share;
-use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs};
+use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, told_apart};
 use crate::backend::values::decode_into;
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, OpError, Operation, Role, Stored};
@@ -57,7 +57,7 @@ pub fn compare(op: &Operation, case: &Case, actual: &[&[u8]], expected: &Expecte
         let elements = expected.values.len();
         assert_eq!(bytes.len(), elements * stored.bytes(), "output `{}` has its size", spec.name);
         let (bounds, row) = Bounds::of(op, case, spec, elements)?;
-        merge_outputs(&mut total, &bounds.tensor(stored, bytes, expected, row));
+        merge_outputs(&mut total, &bounds.tensor(stored, bytes, expected, row), told_apart(op, spec));
     }
     Ok(total)
 }

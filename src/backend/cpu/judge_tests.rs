@@ -201,6 +201,34 @@ fn degenerate_outputs_fail() {
 }
 
 #[test]
+fn of_several_outputs_the_one_that_is_wrong_is_named() {
+    let op = Operation::load(&|path| crate::workspace::embedded(path).map(str::to_owned), "cross_entropy").unwrap();
+    let bench = Bench::new(op, &Shape::from([("batch", 6), ("vocab", 33)]), Dtype::F32, None);
+    let said = |wrong: Option<(usize, usize)>| {
+        let mut outputs: Vec<Vec<f32>> =
+            bench.expected.tensors.iter().map(|tensor| tensor.values.iter().map(|v| *v as f32).collect()).collect();
+        if let Some((output, element)) = wrong {
+            outputs[output][element] *= 1.5;
+        }
+        let bytes: Vec<Vec<u8>> =
+            outputs.iter().map(|values| values.iter().flat_map(|v| v.to_ne_bytes()).collect()).collect();
+        let bytes: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        compare(&bench.op, &bench.case, &bytes, &bench.expected).unwrap().failure()
+    };
+    assert_eq!(said(None), None);
+    for (wrong, part) in
+        [((0, 4), "element 4 of `losses`: "), ((0, 0), "element 0 of `losses`: "), ((1, 0), "element 0 of `loss`: ")]
+    {
+        let said = said(Some(wrong)).unwrap();
+        assert!(said.contains("1 of 7 elements") && said.contains(part), "{wrong:?}: {said}");
+    }
+    // An operation with one output has nothing to tell apart.
+    let norm = rmsnorm(Dtype::F32, 3, 64);
+    let said = norm.judge(&vec![0.5; 3 * 64]).failure().unwrap();
+    assert!(!said.contains('`'), "{said}");
+}
+
+#[test]
 fn a_small_error_everywhere_fails_though_each_element_is_near() {
     let bench = matmul(Dtype::F16);
     // Within 2u of each element, but an honest kernel's errors are not all of one sign and size.

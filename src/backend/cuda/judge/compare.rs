@@ -5,9 +5,9 @@ use super::arena::{Arena, words};
 use super::desk::{Desk, THREADS, place};
 use super::oracle::{ExpectedTensor, Oracle};
 use super::words::{Words, number};
-use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs};
+use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, told_apart};
 use crate::backend::{CaseMemory, Span};
-use crate::evaluation::ErrorStats;
+use crate::evaluation::{ErrorStats, WorstOutputs};
 use crate::op::{Role, Stored};
 
 /// Elements that a warp compares: 64 a lane, enough to make adding up what warps found cheap.
@@ -78,7 +78,8 @@ pub fn compare(
         let stored = spec.dtype.stored(case.dtype);
         let elements = span.bytes / stored.bytes();
         let (bounds, row) = Bounds::of(op, case, spec, elements).map_err(|error| error.to_string())?;
-        judged.push(Judged { span: *span, stored, elements, bounds, layout: Layout::new(elements, row) });
+        let (layout, name) = (Layout::new(elements, row), told_apart(op, spec));
+        judged.push(Judged { name, span: *span, stored, elements, bounds, layout });
     }
     let scratch = judged.iter().map(|one| one.layout.scratch()).max().unwrap_or(0);
     let inputs: Vec<Option<u64>> =
@@ -98,7 +99,9 @@ pub fn compare(
 }
 
 /// An output to compare.
-struct Judged {
+struct Judged<'a> {
+    /// Its name, where there are others.
+    name: Option<&'a str>,
     span: Span,
     stored: Stored,
     elements: usize,
@@ -106,7 +109,7 @@ struct Judged {
     layout: Layout,
 }
 
-impl Judged {
+impl Judged<'_> {
     fn launch(
         &self,
         desk: &Desk,
@@ -150,6 +153,7 @@ impl Judged {
             outside: words[0],
             worst: double(2),
             worst_at: words[1],
+            outputs: WorstOutputs::default(),
             got: double(3),
             want: double(4),
             relative_rms: if sums.error == 0.0 { 0.0 } else { finite((sums.error / sums.value).sqrt()) },
@@ -159,10 +163,10 @@ impl Judged {
     }
 }
 
-fn total(judged: &[Judged], results: &[u8]) -> ErrorStats {
+fn total(judged: &[Judged<'_>], results: &[u8]) -> ErrorStats {
     let mut total = ErrorStats::default();
     for (one, words) in judged.iter().zip(words(results).chunks_exact(FOUND / 8)) {
-        merge_outputs(&mut total, &one.stats(words));
+        merge_outputs(&mut total, &one.stats(words), one.name);
     }
     total
 }
