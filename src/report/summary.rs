@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::figures::counted;
+
 /// A run in a page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
@@ -87,9 +89,9 @@ impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "run {}: {} experiments in {} ({:.0}/h), device busy {:.0} %; ended because {}",
+            "run {}: {} in {} ({:.0}/h), device busy {:.0} %; ended because {}",
             self.run,
-            self.experiments,
+            counted(self.experiments as usize, "experiment", "experiments"),
             spell(self.spent),
             an_hour(self.experiments, self.spent),
             100.0 * self.busy,
