@@ -41,7 +41,7 @@ fn when_a_run_ends_the_command_has_the_summary_and_its_figures() {
     assert!(told["WARPSMITH_SUMMARY"].ends_with(said), "{told:?}");
     assert_eq!(told["WARPSMITH_WORKSPACE"], place.root.to_string_lossy());
     let summary = place.read("note.txt");
-    assert!(summary.starts_with(&format!("run {}: 1 experiments in", place.only_run())), "{summary}");
+    assert!(summary.starts_with(&format!("run {}: 1 experiment in", place.only_run())), "{summary}");
     assert!(out.contains(summary.trim()), "{summary}\n{out}");
 }
 

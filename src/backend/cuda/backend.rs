@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::compile::{Compiler, Search, Unit};
 use super::driver::{Gpu, device_count, device_facts, driver_version, installed_driver};
@@ -26,6 +27,8 @@ const RECORDING_US: f64 = 400.0;
 
 /// From here on a device that should be idle is not: displays and monitors stay below.
 const BUSY_PERCENT: u32 = 20;
+/// How far back the driver looks for that share.
+const REMEMBERED: Duration = Duration::from_millis(1200);
 
 /// A GPU, opened by this process.
 #[derive(Debug)]
@@ -71,9 +74,17 @@ pub fn key_of(ordinal: u32) -> Result<String, String> {
 #[must_use]
 pub fn company(ordinal: u32) -> Option<String> {
     let facts = device_facts(ordinal).ok()?;
-    let gauged = Gauge::open(&facts.uuid)?.read();
-    let others = gauged.others.map_or(0, |others| others.len());
-    let busy = gauged.busy_percent.unwrap_or(0);
+    let gauge = Gauge::open(&facts.uuid)?;
+    let look = || {
+        let gauged = gauge.read();
+        (gauged.others.map_or(0, |others| others.len()), gauged.busy_percent.unwrap_or(0))
+    };
+    let (mut others, mut busy) = look();
+    if others == 0 && busy >= BUSY_PERCENT {
+        // It may have been our own command, which ended a moment ago.
+        std::thread::sleep(REMEMBERED);
+        (others, busy) = look();
+    }
     let by = match others {
         0 if busy < BUSY_PERCENT => return None,
         // Processes of other containers are seen by their work only.
