@@ -118,10 +118,14 @@ pub struct TargetState {
     pub start_judged: bool,
     /// Σ calls × time of the starting point, µs; none where it was refused.
     pub start_us: Option<f64>,
-    /// The same of the best kernel so far, µs.
+    /// The same of the best kernel so far, µs, had it been timed when the starting point was: `start_us` over the paired
+    /// gain since. Times of different moments do not divide to it where the machine's speed has changed in between.
     pub best_us: Option<f64>,
     /// The best Σ calls × time ever kept, µs: equal-but-simpler kernels may not stray from it.
     pub fastest_us: Option<f64>,
+    /// The starting point's `vs_user`: 1, or how it compares with the library.
+    #[serde(default)]
+    pub start_vs_user: Option<f64>,
     /// The library that `vs_user` is measured against; none where that is the starting point.
     #[serde(default)]
     pub against: Option<String>,
@@ -180,6 +184,7 @@ impl TargetState {
             start_us: None,
             best_us: None,
             fastest_us: None,
+            start_vs_user: None,
             against: None,
             timing: None,
             resources: String::new(),
@@ -204,10 +209,12 @@ impl TargetState {
                 self.against = evaluation.against.clone().or(self.against.take());
                 self.resources.clone_from(&evaluation.build_log);
                 if let Some(timing) = &evaluation.timing {
+                    let now_us = self.as_at_the_start(evaluation.vs_user).unwrap_or(timing.latency_us);
                     self.start_us = self.start_us.or(Some(timing.latency_us));
-                    self.best_us = Some(timing.latency_us);
-                    self.fastest_us = Some(self.fastest_us.map_or(timing.latency_us, |us| us.min(timing.latency_us)));
-                    self.progress.roofline_pct = Some(timing.roofline_pct);
+                    self.start_vs_user = self.start_vs_user.or(evaluation.vs_user);
+                    self.best_us = Some(now_us);
+                    self.fastest_us = Some(self.fastest_us.map_or(now_us, |us| us.min(now_us)));
+                    self.progress.roofline_pct = Some(timing.roofline_pct * timing.latency_us / now_us);
                     let Timing { margin, spread, rounds, .. } = *timing;
                     let precision = Precision { margin, spread, rounds };
                     self.precision = self.precision.or(Some(precision));
@@ -216,6 +223,13 @@ impl TargetState {
             }
             _ => self.not_kept += 1,
         }
+    }
+
+    /// The time, µs, that a kernel with this `vs_user` would have had when the starting point was timed.
+    fn as_at_the_start(&self, vs_user: Option<f64>) -> Option<f64> {
+        let gain = vs_user? / self.start_vs_user?;
+        let us = self.start_us? / gain;
+        (us.is_finite() && us > 0.0).then_some(us)
     }
 
     /// What the user had over what there is now (1 where nothing was measured).
@@ -282,3 +296,6 @@ impl RunState {
         Some((start_us / ratio, ratio))
     }
 }
+
+#[cfg(test)]
+mod tests;
