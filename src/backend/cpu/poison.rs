@@ -1,19 +1,23 @@
 //! Bytes that cannot be mistaken for a result.
 
-use std::ops::Range;
-
 use super::share::share_slice;
 use crate::op::Stored;
 use crate::rng::Stream;
 
-/// Bytes of poison a thread writes at a time; also how far the base pattern goes before it is varied.
-const BLOCK: usize = 1 << 15;
+/// Bytes of poison a thread writes at a time, in pieces.
+const BLOCK: usize = 8 * PIECE;
+
+/// Bytes that are copied from the pattern at once; it is twice as long, so that pieces differ.
+const PIECE: usize = 1 << 12;
+
+/// Bytes of a random word, and of the largest element.
+const WORD: usize = 8;
 
 /// Fills `bytes` (whole elements) with poison that `key` determines.
 ///
-/// Each block is one base pattern of random words with another random word mixed in, which runs at
-/// the speed of memory; the high bits of the exponent are then set. The lowest bit of the exponent stays
-/// random: with it an element is NaN or infinite, without it within a factor of four of the largest.
+/// Each piece is a copy of a pattern of random words from a random place on, which runs at the speed of memory; the
+/// high bits of the exponent are set. The lowest bit of the exponent stays random: with it an element is NaN or
+/// infinite, without it within a factor of four of the largest.
 pub(super) fn fill(bytes: &mut [u8], stored: Stored, key: u64) {
     let exponent: u64 = match stored {
         Stored::F16 => 0x7800_7800_7800_7800,
@@ -22,18 +26,17 @@ pub(super) fn fill(bytes: &mut [u8], stored: Stored, key: u64) {
         Stored::I64 => 0x4000_0000_0000_0000,
     };
     let stream = Stream::new(key, "pattern");
-    let words = (bytes.len().min(BLOCK) / 8 + 1) as u64;
-    let base: Vec<u64> = (0..words).map(|index| stream.bits(index)).collect();
-    let blocks = Stream::new(key, "block");
+    let words = if bytes.len() <= PIECE { bytes.len().div_ceil(WORD) } else { 2 * PIECE / WORD };
+    let mut pattern = Vec::with_capacity(words * WORD);
+    for index in 0..words as u64 {
+        pattern.extend_from_slice(&(stream.bits(index) | exponent).to_ne_bytes());
+    }
+    let places = Stream::new(key, "place");
     share_slice(bytes, BLOCK, &|offset, block| {
-        let vary = blocks.bits((offset / BLOCK) as u64);
-        let word = |index: usize| ((base[index] ^ vary) | exponent).to_ne_bytes();
-        let whole: Range<usize> = 0..block.len() / 8;
-        let (words, rest) = block.split_at_mut(whole.end * 8);
-        for (bytes, index) in words.chunks_exact_mut(8).zip(whole.clone()) {
-            bytes.copy_from_slice(&word(index));
+        for (piece, index) in block.chunks_mut(PIECE).zip(offset / PIECE..) {
+            let choice = ((pattern.len() - piece.len()) / WORD) as u64 + 1;
+            let begin = (places.bits(index as u64) % choice) as usize * WORD;
+            piece.copy_from_slice(&pattern[begin..begin + piece.len()]);
         }
-        let length = rest.len();
-        rest.copy_from_slice(&word(whole.end)[..length]);
     });
 }
