@@ -84,6 +84,11 @@ pub trait Screen: Send {
     /// Rough speedups against the incumbent, one for each text in order; `None` where it does not compile, crashes or
     /// is visibly wrong.
     fn screen<'a>(&'a mut self, texts: Vec<String>) -> BoxFuture<'a, Vec<Option<Screened>>>;
+
+    /// Tells whoever watches what keeps the agent waiting.
+    fn waits(&mut self, what: &str) {
+        let _ = what;
+    }
 }
 
 /// Why an agent cannot work.

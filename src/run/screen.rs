@@ -109,4 +109,8 @@ impl Screen for WorkerScreen<'_> {
             }
         })
     }
+
+    fn waits(&mut self, what: &str) {
+        self.watcher.on(&RunEvent::Trouble { what });
+    }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use warpsmith::agent::transcript::Transcript;
-use warpsmith::agent::{Agent, Offer, Outcome};
+use warpsmith::agent::{Agent, BoxFuture, Offer, Outcome, Screen, Screened};
 use warpsmith::evaluation::{Speedup, Verdict};
 
 use crate::endpoint::{Answer, Endpoint, NOBODY};
-use crate::place::{agent, agent_with, brief, incumbent, offer, proposal, reply, settings};
+use crate::place::{agent, agent_with, brief, in_time, incumbent, offer, proposal, reply, settings};
 
 /// The starter of the repository, which leaves the tuner many points.
 fn many_points() -> String {
@@ -50,6 +50,43 @@ async fn the_tuner_stands_in_until_the_endpoint_is_back() {
     assert!(back.is_some(), "it comes back");
     let troubles = agent.bill().troubles;
     assert!(troubles.iter().any(|trouble| trouble.contains("answers again")), "{troubles:?}");
+}
+
+/// Opens the endpoint as soon as it hears what the agent waits for.
+struct Opens {
+    heard: Vec<String>,
+    up: Arc<AtomicBool>,
+}
+
+impl Screen for Opens {
+    fn screen<'a>(&'a mut self, texts: Vec<String>) -> BoxFuture<'a, Vec<Option<Screened>>> {
+        Box::pin(std::future::ready(vec![None; texts.len()]))
+    }
+
+    fn waits(&mut self, what: &str) {
+        self.heard.push(what.to_owned());
+        self.up.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn what_is_waited_for_is_said_while_it_is_waited_for() {
+    let up = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&up);
+    let endpoint = Endpoint::start(move |_| {
+        if seen.load(Ordering::SeqCst) {
+            Answer::says(&reply("at last"))
+        } else {
+            Answer::text(503, "text/plain", "overloaded")
+        }
+    });
+    let mut agent = agent(&endpoint.url());
+    let mut screen = Opens { heard: Vec::new(), up };
+    let brief = brief(&incumbent());
+    let offer = in_time(agent.propose(&brief, &mut screen)).await.unwrap();
+    assert_eq!(proposal(offer).by.as_deref(), Some("model-a"));
+    let [heard] = screen.heard.as_slice() else { panic!("{:?}", screen.heard) };
+    assert!(heard.contains("status 503 (overloaded): asking again, for up to 180 s"), "{heard}");
 }
 
 #[tokio::test]

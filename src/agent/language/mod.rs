@@ -112,7 +112,7 @@ impl Language {
                 return Ok(offer);
             }
             if !self.session.standing().is_away() {
-                self.pool.wait().await;
+                self.wait_for_a_request(screen).await;
                 continue;
             }
             if self.tuner_has_ideas(brief) {
@@ -127,7 +127,7 @@ impl Language {
                 let tuner = self.tuner_is_done.as_ref().map(|(_, why)| why.as_str()).unwrap_or_default();
                 return Ok(Offer::Exhausted { why: format!("{}; the tuner: {tuner}", self.last_failure) });
             }
-            self.wait_for_return().await;
+            self.wait_for_return(screen).await;
         }
     }
 
@@ -142,16 +142,26 @@ impl Language {
         Proposal { by: Some(TUNER.to_owned()), ticket: self.state.ticket(), ..proposal }
     }
 
+    /// Waits until a request ends, and says meanwhile what it waits for.
+    async fn wait_for_a_request(&mut self, screen: &mut dyn Screen) {
+        loop {
+            tokio::select! {
+                () = self.pool.wait() => return,
+                what = self.session.tab.hear() => screen.waits(&what),
+            }
+        }
+    }
+
     /// Waits until a request ends, or until the endpoint may be asked again.
-    async fn wait_for_return(&mut self) {
+    async fn wait_for_return(&mut self, screen: &mut dyn Screen) {
         let again_at = self.session.standing().again_at();
         let pause = again_at.map(|at| self.session.settings.scaled(at.saturating_sub(self.session.now())));
         match pause {
-            None => self.pool.wait().await,
+            None => self.wait_for_a_request(screen).await,
             Some(pause) if self.pool.is_idle() => tokio::time::sleep(pause).await,
             Some(pause) => {
                 tokio::select! {
-                    () = self.pool.wait() => {}
+                    () = self.wait_for_a_request(screen) => {}
                     () = tokio::time::sleep(pause) => {}
                 }
             }

@@ -23,6 +23,9 @@ use crate::rng::Stream;
 /// A message longer than this is written down once, in bytes.
 const SAID_ONCE: usize = 1024;
 
+/// Whoever watches is told why nothing comes, once attempts in vain and pauses have taken so long.
+const WORTH_SAYING: Duration = Duration::from_secs(5);
+
 /// What all requests share.
 pub struct Session {
     /// Where they go.
@@ -93,6 +96,7 @@ impl Session {
         let jitter = Stream::new(ticket, model);
         let mut elapsed = Duration::ZERO;
         let mut before: Vec<Failure> = Vec::new();
+        let mut wait = self.tab.wait();
         loop {
             let began = Instant::now();
             let answer = self.endpoint.ask(model, messages, &self.manner(model)).await;
@@ -134,6 +138,10 @@ impl Session {
                 Step::GiveUp => return Err(failure),
                 Step::Wait(pause) => {
                     elapsed += pause;
+                    if elapsed >= WORTH_SAYING {
+                        let fact = failure.fact(&self.settings.host(), model);
+                        wait.is_for(format!("{fact}: asking again, for up to {} s", self.settings.patience.as_secs()));
+                    }
                     before.push(failure);
                     tokio::time::sleep(self.settings.scaled(pause)).await;
                 }

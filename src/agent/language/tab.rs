@@ -1,7 +1,9 @@
 //! What was used, added up by all requests in flight: since the run last asked, and for each proposal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 use crate::agent::Bill;
 
@@ -12,6 +14,7 @@ const NOBODYS: u64 = 0;
 #[derive(Debug, Default)]
 pub struct Tab {
     inner: Mutex<Inner>,
+    news: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -21,6 +24,10 @@ struct Inner {
     tickets: BTreeMap<(String, u64), Bill>,
     /// What is said once in a target and no more.
     said: BTreeSet<String>,
+    /// What requests wait for at present, and how many of them.
+    waits: BTreeMap<String, usize>,
+    /// Those of them that nobody has heard of yet.
+    unheard: VecDeque<String>,
 }
 
 impl Tab {
@@ -66,6 +73,21 @@ impl Tab {
         }
     }
 
+    /// What a request waits for, once that is worth hearing before it ends.
+    pub const fn wait(&self) -> Wait<'_> {
+        Wait { tab: self, what: None }
+    }
+
+    /// The next sentence about what is waited for. Dropped halfway, it loses nothing.
+    pub async fn hear(&self) -> String {
+        loop {
+            if let Some(sentence) = self.inner().unheard.pop_front() {
+                return sentence;
+            }
+            self.news.notified().await;
+        }
+    }
+
     /// Everything so far; the tab begins anew.
     pub fn drain(&self) -> Bill {
         std::mem::take(&mut self.inner().bill)
@@ -73,6 +95,49 @@ impl Tab {
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one request waits for; it waits no more when this is dropped.
+#[derive(Debug)]
+pub struct Wait<'a> {
+    tab: &'a Tab,
+    what: Option<String>,
+}
+
+impl Wait<'_> {
+    /// From now on it waits for this. The same sentence is said once, until the last request that waits for it ends.
+    pub fn is_for(&mut self, sentence: String) {
+        if self.what.as_ref() == Some(&sentence) {
+            return;
+        }
+        self.end();
+        let mut inner = self.tab.inner();
+        let requests = inner.waits.entry(sentence.clone()).or_default();
+        *requests += 1;
+        if *requests == 1 {
+            inner.unheard.push_back(sentence.clone());
+            self.tab.news.notify_one();
+        }
+        self.what = Some(sentence);
+    }
+
+    fn end(&mut self) {
+        let Some(sentence) = self.what.take() else { return };
+        let mut inner = self.tab.inner();
+        let others = inner.waits.get(&sentence).map_or(0, |requests| requests - 1);
+        if others > 0 {
+            inner.waits.insert(sentence, others);
+        } else {
+            inner.waits.remove(&sentence);
+            inner.unheard.retain(|unheard| *unheard != sentence);
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -103,6 +168,28 @@ mod tests {
         assert_eq!((tab.take("a", 1).tokens(), tab.take("a", 2).tokens()), (1, 10_000));
         assert!(tab.take("a", 2).is_empty());
         assert_eq!((tab.take("b", 2).tokens(), tab.drain().tokens()), (100, 11_111));
+    }
+
+    #[tokio::test]
+    async fn what_requests_wait_for_is_heard_once_until_the_last_of_them_ends() {
+        let tab = Tab::default();
+        let (mut first, mut second) = (tab.wait(), tab.wait());
+        first.is_for("silent".into());
+        first.is_for("silent".into());
+        second.is_for("silent".into());
+        assert_eq!(tab.hear().await, "silent");
+        drop(first);
+        let mut third = tab.wait();
+        third.is_for("silent".into());
+        second.is_for("limited".into());
+        assert_eq!(tab.hear().await, "limited");
+        drop(third);
+        second.is_for("silent".into());
+        assert_eq!(tab.hear().await, "silent");
+        second.is_for("gone before anyone heard".into());
+        drop(second);
+        let nothing = tokio::time::timeout(std::time::Duration::from_millis(1), tab.hear()).await;
+        assert!(nothing.is_err() && tab.drain().troubles.is_empty());
     }
 
     #[test]
