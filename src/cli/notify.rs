@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::ratchet::one_line;
+use crate::report::counted;
 use crate::run::RunState;
 use crate::workspace::Workspace;
 
@@ -104,11 +105,11 @@ pub(super) fn news(state: &RunState, workspace: &Workspace, ending: Ending<'_>) 
     let kept: u32 = state.targets.iter().map(|target| target.kept).sum();
     let how = if measured.is_some() { "measured" } else { "predicted" };
     let summary = format!(
-        "run {} of {} on {}: {speedup:.2}x {how}, {kept} of {} experiments kept; {status}: {reason}",
+        "run {} of {} on {}: {speedup:.2}x {how}, {kept} of {} kept; {status}: {reason}",
         state.run,
         state.model,
         state.device,
-        state.next_experiment - 1
+        counted((state.next_experiment - 1) as usize, "experiment", "experiments")
     );
     vec![
         ("WARPSMITH_RUN", state.run.clone()),

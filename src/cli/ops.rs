@@ -23,8 +23,9 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for name in super::session::operation_names(workspace.as_ref())? {
-        let op = Operation::load(&read, &name)?;
-        super::say(&format!("{:<18} {}", op.name, op.summary));
+        let summary =
+            Operation::load(&read, &name).map_or_else(|why| format!("cannot be used: {why}"), |op| op.summary);
+        super::say(&format!("{name:<18} {summary}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Launch, TensorMap};
 use crate::device::kernel_folder;
 use crate::expr::{Expr, ExprError};
-use crate::op::Dtype;
+use crate::op::{Dtype, toml_reason};
 
 /// The longest kernel file that is read, in bytes: no honest kernel comes near it.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -186,7 +186,7 @@ impl KernelFile {
         }
         let range = front_matter_range(text).ok_or(KernelError::NoFrontMatter)?;
         let front: FrontMatter =
-            toml::from_str(&text[range]).map_err(|error| KernelError::Toml(error.to_string().trim().to_owned()))?;
+            toml::from_str(&text[range]).map_err(|error| KernelError::Toml(toml_reason(&error)))?;
         front.check()?;
         Ok(Self { text: text.to_owned(), front })
     }

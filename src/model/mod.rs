@@ -40,7 +40,7 @@ pub enum ModelError {
         why: String,
     },
     /// The configuration is not a JSON object.
-    #[error("{model}/config.json is not a JSON object: {why}")]
+    #[error("{model}/config.json is not a JSON object ({why}); it should be the model's Hugging Face configuration")]
     NotJson {
         /// The model.
         model: String,

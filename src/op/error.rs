@@ -42,3 +42,11 @@ pub enum OpError {
         what: String,
     },
 }
+
+/// What is wrong with a text in TOML, with the line it is in; a key missing at the top is in no line.
+#[must_use]
+pub fn toml_reason(error: &toml::de::Error) -> String {
+    let of_the_whole = error.span().is_none_or(|span| span.start == 0);
+    let reason = if of_the_whole { error.message().to_owned() } else { error.to_string() };
+    reason.trim().to_owned()
+}

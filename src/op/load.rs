@@ -1,6 +1,6 @@
 //! Reading `reference/<op>.toml` and `reference/<op>.h`.
 
-use super::{OpError, OpSource, Operation};
+use super::{OpError, OpSource, Operation, toml_reason};
 
 impl Operation {
     /// Reads the operation `name`; `read` gives the text of a file of the workspace by its path there
@@ -19,7 +19,7 @@ impl Operation {
     /// [`OpError::Invalid`] with the key and the reason.
     pub fn parse(toml: &str, header: &str, name: &str) -> Result<Self, OpError> {
         let invalid = |what: String| OpError::Invalid { file: format!("reference/{name}.toml"), what };
-        let mut op: Self = toml::from_str(toml).map_err(|error| invalid(error.to_string().trim().to_owned()))?;
+        let mut op: Self = toml::from_str(toml).map_err(|error| invalid(toml_reason(&error)))?;
         header.clone_into(&mut op.header);
         if op.name != name {
             return Err(invalid(format!("name = \"{}\" does not match the file's name", op.name)));

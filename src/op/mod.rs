@@ -17,7 +17,7 @@ mod spec;
 
 pub use draw::{DrawPlan, draw};
 pub use dtype::{Dtype, ElementType, Stored};
-pub use error::OpError;
+pub use error::{OpError, toml_reason};
 pub use product::{Matrices, ProductLayout};
 pub use shape::{Case, Shape, TargetShape};
 pub use source::OpSource;

@@ -83,7 +83,7 @@ pub(super) fn three_digits(value: f64) -> String {
 }
 
 /// `1 try`, `2 tries`.
-pub(super) fn counted(count: usize, one: &str, more: &str) -> String {
+pub(crate) fn counted(count: usize, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 

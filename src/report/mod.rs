@@ -19,5 +19,6 @@ pub use data::{
     CeilingLines, Measured, Outcome, Outputs, PartKind, PartReport, RunReport, ShapeReport, TargetReport, TargetWork,
     TimingReport, Try, Whole, sound,
 };
+pub(crate) use figures::counted;
 pub use page::{PAGE_FILE, Rendered};
 pub use summary::{KernelSummary, ModelSummary, Subject, Summary, TargetSummary, an_hour, fine_times, latency, spell};

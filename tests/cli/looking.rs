@@ -167,6 +167,18 @@ fn the_operations_are_listed_and_one_is_shown_in_full() {
 }
 
 #[test]
+fn an_operation_that_is_not_finished_is_named_among_the_others() {
+    let place = Place::empty();
+    place.write("warpsmith.toml", "");
+    place.write("reference/half_done.toml", "summary = \"y = x / 2\"\n");
+    place.write("reference/half_done.h", "");
+    let out = place.warpsmith(&["ops"]).ok();
+    let line = out.lines().find(|line| line.starts_with("half_done ")).unwrap_or_else(|| panic!("{out}"));
+    assert!(line.contains("cannot be used: reference/half_done.toml: missing field `name`"), "{line}");
+    assert!(out.contains("rmsnorm "), "{out}");
+}
+
+#[test]
 fn every_command_has_help_with_examples() {
     let nowhere = Place::empty();
     let main = nowhere.warpsmith(&["--help"]).ok();

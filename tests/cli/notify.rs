@@ -37,7 +37,7 @@ fn when_a_run_ends_the_command_has_the_summary_and_its_figures() {
     assert_eq!((told["WARPSMITH_STATUS"].as_str(), told["WARPSMITH_REASON"].as_str()), ("ended", "no targets left"));
     assert_eq!((told["WARPSMITH_KEPT"].as_str(), told["WARPSMITH_EXPERIMENTS"].as_str()), ("0", "1"));
     assert_eq!((told["WARPSMITH_SPEEDUP"].as_str(), told["WARPSMITH_SPEEDUP_IS"].as_str()), ("1.0000", "predicted"));
-    let said = "1.00x predicted, 0 of 1 experiments kept; ended: no targets left";
+    let said = "1.00x predicted, 0 of 1 experiment kept; ended: no targets left";
     assert!(told["WARPSMITH_SUMMARY"].ends_with(said), "{told:?}");
     assert_eq!(told["WARPSMITH_WORKSPACE"], place.root.to_string_lossy());
     let summary = place.read("note.txt");

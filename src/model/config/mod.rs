@@ -101,8 +101,11 @@ impl ModelConfig {
     pub fn parse(name: &str, text: &str) -> Result<Self, ModelError> {
         let model = name.to_owned();
         // Editors on Windows put a mark before the text, which JSON does not allow.
-        let parsed: Value = serde_json::from_str(text.trim_start_matches('\u{feff}'))
-            .map_err(|error| ModelError::NotJson { model: model.clone(), why: error.to_string() })?;
+        let text = text.trim_start_matches('\u{feff}');
+        let parsed: Value = serde_json::from_str(text).map_err(|error| {
+            let why = if text.trim().is_empty() { "it is empty".to_owned() } else { error.to_string() };
+            ModelError::NotJson { model: model.clone(), why }
+        })?;
         let Value::Object(map) = &parsed else {
             return Err(ModelError::NotJson { model, why: format!("it is {}", shorten(&parsed.to_string())) });
         };
