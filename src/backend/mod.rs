@@ -30,6 +30,9 @@ use crate::op::{DrawPlan, Dtype, Operation, Shape, Stored};
 /// A kernel file and what it is to be compiled for.
 pub type Source<'a> = (&'a KernelFile, &'a [Resolution]);
 
+/// The index of a file, that of a resolution of it, and the image made of them.
+pub type Ready<I> = (usize, usize, I);
+
 /// Images that follow each other, file by file.
 fn by_file<I>(files: &[Source<'_>], images: Vec<I>) -> Vec<Vec<I>> {
     let mut images = images.into_iter();
@@ -73,6 +76,21 @@ pub trait Backend: Sized {
         files: &[Source<'_>],
         cancelled: &AtomicBool,
     ) -> Result<Vec<Vec<Self::Image>>, BuildError>;
+
+    /// The same, and tells `ready` of images while others are still being compiled: each with the index of its file and that of
+    /// its resolution. A backend whose compiler needs the cores that checking needs tells of none.
+    ///
+    /// # Errors
+    /// The same.
+    fn compile_in_turn(
+        &self,
+        op: &Operation,
+        files: &[Source<'_>],
+        cancelled: &AtomicBool,
+        _ready: &mut dyn FnMut(Vec<Ready<Self::Image>>),
+    ) -> Result<Vec<Vec<Self::Image>>, BuildError> {
+        self.compile(op, files, cancelled)
+    }
 
     /// A step of the forward pass that is no operation, compiled.
     ///

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 
-use crate::backend::{Backend, BuildError, Image, ScratchBuffer, Source};
+use crate::backend::{Backend, BuildError, Image, Ready, ScratchBuffer, Source};
 use crate::evaluation::{Stage, Verdict};
 use crate::kernel::{KernelError, KernelFile, Resolution};
 use crate::op::{Dtype, Operation, Shape};
@@ -18,19 +18,72 @@ pub const MAX_IMAGES: usize = 128;
 /// Bytes of scratch for one shape, all buffers together, at the most: it is poisoned before every launch.
 const MAX_SCRATCH: usize = 1 << 29;
 
+/// For each shape its image and the scratch it wants.
+type ByShape = BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>;
+
 /// What computes an operation at some shapes: a kernel file compiled for them, or a library.
 pub struct Build<B: Backend> {
     kernel: Option<KernelFile>,
     images: Vec<B::Image>,
-    /// For each shape its image and the scratch it wants.
-    by_shape: BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>,
+    by_shape: ByShape,
 }
 
 /// A kernel file before it is compiled.
 struct Plan {
     kernel: KernelFile,
     distinct: Vec<Resolution>,
-    by_shape: BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>,
+    by_shape: ByShape,
+}
+
+/// A kernel file while it is being compiled.
+pub struct Making<'a, B: Backend> {
+    plan: &'a Plan,
+    images: Vec<Option<B::Image>>,
+}
+
+impl<'a, B: Backend> Making<'a, B> {
+    fn new(plan: &'a Plan) -> Self {
+        Self { plan, images: vec![None; plan.distinct.len()] }
+    }
+
+    /// How many of its sets of constants are compiled.
+    fn compiled(&self) -> usize {
+        self.images.iter().flatten().count()
+    }
+
+    /// What is compiled of it by now, for the shapes that this serves.
+    #[must_use]
+    pub fn ready(&self) -> Build<B> {
+        let mut images = Vec::new();
+        let places: Vec<Option<usize>> = self
+            .images
+            .iter()
+            .map(|image| {
+                images.push(image.clone()?);
+                Some(images.len() - 1)
+            })
+            .collect();
+        let served = |(key, (index, scratch)): (&(Shape, Dtype), &(usize, Vec<ScratchBuffer>))| {
+            places[*index].map(|place| (key.clone(), (place, scratch.clone())))
+        };
+        let by_shape = self.plan.by_shape.iter().filter_map(served).collect();
+        Build { kernel: Some(self.plan.kernel.clone()), images, by_shape }
+    }
+
+    /// The scratch that a shape and dtype want, compiled or not.
+    ///
+    /// # Errors
+    /// As [`Build::image`].
+    pub fn scratch(&self, shape: &Shape, dtype: Dtype) -> Result<&[ScratchBuffer], JudgeError> {
+        look_up(&self.plan.by_shape, shape, dtype).map(|(_, scratch)| scratch)
+    }
+}
+
+fn look_up<'a>(by_shape: &'a ByShape, shape: &Shape, dtype: Dtype) -> Result<(usize, &'a [ScratchBuffer]), JudgeError> {
+    by_shape
+        .get(&(shape.clone(), dtype))
+        .map(|(index, scratch)| (*index, scratch.as_slice()))
+        .ok_or_else(|| JudgeError::machine("build", format!("no image for {shape} {dtype}")))
 }
 
 impl Plan {
@@ -66,7 +119,8 @@ impl Plan {
 
 impl<B: Backend> Build<B> {
     /// Compiles each kernel for every shape and dtype that it is wanted for, each distinct set of constants once, all at the
-    /// same time. It ends with the first that fails, or when `cancelled` is set.
+    /// same time. Where the backend compiles without being in the way of anything else, `early` is shown what is ready of the
+    /// first kernel whenever there is more. It ends with the first that fails, or when `cancelled` is set.
     ///
     /// # Errors
     /// A verdict where a kernel is at fault, else the machine's failure.
@@ -75,13 +129,25 @@ impl<B: Backend> Build<B> {
         op: &Operation,
         wanted: Vec<(KernelFile, &BTreeSet<(Shape, Dtype)>)>,
         cancelled: &AtomicBool,
+        early: &mut dyn FnMut(&Making<'_, B>),
     ) -> Result<Vec<Self>, Failure> {
         let planned = wanted
             .into_iter()
             .map(|(kernel, shapes)| Plan::new(backend, kernel, shapes))
             .collect::<Result<Vec<_>, _>>()?;
         let files: Vec<Source<'_>> = planned.iter().map(|plan| (&plan.kernel, plan.distinct.as_slice())).collect();
-        let images = backend.compile(op, &files, cancelled)?;
+        let mut first = planned.first().map(Making::new);
+        let mut ready = |images: Vec<Ready<B::Image>>| {
+            let Some(making) = &mut first else { return };
+            let before = making.compiled();
+            for (_, resolution, image) in images.into_iter().filter(|(file, ..)| *file == 0) {
+                making.images[resolution] = Some(image);
+            }
+            if making.compiled() > before {
+                early(making);
+            }
+        };
+        let images = backend.compile_in_turn(op, &files, cancelled, &mut ready)?;
         let build = |(Plan { kernel, by_shape, .. }, images)| Self { kernel: Some(kernel), images, by_shape };
         Ok(planned.into_iter().zip(images).map(build).collect())
     }
@@ -122,10 +188,13 @@ impl<B: Backend> Build<B> {
     /// # Errors
     /// A shape that was not asked for in [`Build::new`]: the harness's own mistake.
     pub fn image(&self, shape: &Shape, dtype: Dtype) -> Result<(usize, &[ScratchBuffer]), JudgeError> {
-        self.by_shape
-            .get(&(shape.clone(), dtype))
-            .map(|(index, scratch)| (*index, scratch.as_slice()))
-            .ok_or_else(|| JudgeError::machine("build", format!("no image for {shape} {dtype}")))
+        look_up(&self.by_shape, shape, dtype)
+    }
+
+    /// Whether there is an image for a shape and dtype.
+    #[must_use]
+    pub fn serves(&self, shape: &Shape, dtype: Dtype) -> bool {
+        look_up(&self.by_shape, shape, dtype).is_ok()
     }
 
     /// What the compiler said, each remark once.

@@ -65,7 +65,7 @@ pub(super) fn time<B: Backend>(
         None => {
             let timed = timed_shapes(target);
             let copies = copies(incumbent_text, task.seed, COPIES)?.into_iter().map(|copy| (copy, &timed)).collect();
-            let twins = bench.build_all(copies)?;
+            let twins = bench.build_all(copies, &mut |_| ())?;
             let spread = spread(bench, target, &incumbent, &twins, &calls, task.seed, SPREAD_SESSIONS)?;
             (spread.decision.margin(), spread.rounds)
         }

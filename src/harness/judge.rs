@@ -4,23 +4,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::{Backend, CaseMemory};
+use crate::backend::Backend;
 use crate::device::DeviceCard;
 use crate::evaluation::{CaseResult, Evaluation, Stage, Timing, Verdict};
-use crate::op::{Case, Dtype, OpSource, Operation, Shape, TargetShape};
-use crate::rng::Stream;
+use crate::op::{Dtype, OpSource, Shape};
 
 use super::Failure;
-use super::bench::{Bench, Known, StageClock, Trial, Watch, timed_shapes};
+use super::bench::{Bench, Known, StageClock, Watch, timed_shapes};
 use super::build::Build;
-use super::cases::{PlannedCase, plan};
-use super::check::check;
-use super::determinism::{PLACES, determinism};
+use super::cases::plan;
 use super::duel::time;
 use super::elsewhere::Elsewhere;
 use super::spread::{COPIES, copies};
+use super::stages::Stages;
 use super::task::{EvaluationTask, JudgeError};
-use super::timing::timed_case;
 
 /// Judges candidates on one device; keeps what is worth keeping warm between them.
 pub struct Judge<B: Backend> {
@@ -162,11 +159,11 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
         let count = if task.look { 1 } else { COPIES };
         wanted.extend(copies(&task.candidate, task.seed, count)?.into_iter().map(|copy| (copy, &timed)));
     }
-    let mut builds = bench.build_all(wanted)?;
+    let mut stages = Stages::new(bench, &planned, &target, task.seed)?;
+    let mut builds = bench.build_all(wanted, &mut |making| stages.early(making))?;
     let twins = builds.split_off(1);
     let build = builds.pop().ok_or_else(|| JudgeError::machine("build", "nothing was compiled"))?;
-    found.build_log = build.log();
-    stages(bench, &build, &planned, &target, task.seed, found)?;
+    pass(stages, &build, found)?;
     let timed = time(bench, task, &target, &build, &twins)?;
     found.timing = Some(timed.timing);
     found.vs_user = timed.vs_user;
@@ -181,63 +178,15 @@ fn smoke<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     planned.retain(|planned| planned.stage == Stage::Smoke);
     let shapes = planned.iter().map(|planned| (planned.case.shape.clone(), planned.case.dtype)).collect();
     let build = bench.build(kernel, &shapes)?;
-    stages(bench, &build, &planned, &[], task.seed, found)?;
+    pass(Stages::new(bench, &planned, &[], task.seed)?, &build, found)?;
     Ok(Verdict::Base)
 }
 
-fn stages<B: Backend>(
-    bench: &Bench<'_, B>,
-    build: &Build<B>,
-    planned: &[PlannedCase],
-    target: &[TargetShape],
-    seed: u64,
-    found: &mut Findings,
-) -> Result<(), Failure> {
-    let op = bench.op();
-    let largest = largest(op, target)?;
-    let sizes = planned
-        .iter()
-        .map(|planned| (&planned.case, 1))
-        .chain(largest.iter().map(|case| (case, PLACES)))
-        .map(|(case, copies)| {
-            let (_, scratch) = build.image(&case.shape, case.dtype)?;
-            CaseMemory::footprint::<B::Arena>(op, case, scratch, copies).map_err(JudgeError::from)
-        })
-        .collect::<Result<Vec<_>, JudgeError>>()?;
-    let mut trial = Trial { bench, build, arena: bench.arena(sizes)?, cases: &mut found.cases, occupancy: Vec::new() };
-    for stage in [Stage::Smoke, Stage::Sweep, Stage::Stability, Stage::Determinism, Stage::Edges] {
-        if stage == Stage::Determinism {
-            if let Some(case) = &largest {
-                bench.at(stage, "same input again");
-                determinism(&mut trial, case, Stream::new(seed, "determinism").bits(0))?;
-            }
-            continue;
-        }
-        if !planned.iter().any(|planned| planned.stage == stage) {
-            continue;
-        }
-        // A fresh process for each stage: nothing computed in one can help in the next.
-        let mut host = trial.host()?;
-        for (index, case) in planned.iter().filter(|planned| planned.stage == stage).enumerate() {
-            bench.check_cancelled()?;
-            bench.at(stage, super::check::describe(op, &case.case));
-            check(&mut trial, &mut host, case, Stream::new(seed, stage.name()).bits(index as u64))?;
-        }
-    }
-    let occupancy = trial.occupancy;
-    let told = found.build_log.lines().map(str::to_owned).chain(occupancy).collect::<Vec<_>>();
-    found.build_log = told.join("\n");
-    Ok(())
-}
-
-/// The timed case with the most work.
-fn largest(op: &Operation, target: &[TargetShape]) -> Result<Option<Case>, Failure> {
-    let mut best: Option<(u64, Case)> = None;
-    for wanted in target {
-        let flops = op.flops(&wanted.shape).map_err(JudgeError::from)?;
-        if best.as_ref().is_none_or(|(most, _)| flops > *most) {
-            best = Some((flops, timed_case(wanted)));
-        }
-    }
-    Ok(best.map(|(_, case)| case))
+/// Whether everything in `build` passes the stages; what was found is found whatever comes of it.
+fn pass<B: Backend>(mut stages: Stages<'_, B>, build: &Build<B>, found: &mut Findings) -> Result<(), Failure> {
+    let outcome = stages.finish(build);
+    let (cases, occupancy) = stages.found();
+    found.cases = cases;
+    found.build_log = build.log().lines().map(str::to_owned).chain(occupancy).collect::<Vec<_>>().join("\n");
+    outcome
 }

@@ -17,6 +17,7 @@ mod simplicity;
 #[cfg(test)]
 mod simulation;
 mod spread;
+mod stages;
 mod task;
 mod timing;
 mod undisturbed;

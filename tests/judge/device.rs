@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use warpsmith::backend::cpu::{self, Cpu};
 use warpsmith::backend::{
-    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Disturbed, Fault, Host, MemoryError, Poison, Region,
-    Source, Span, StartError, Step,
+    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Disturbed, Fault, Host, MemoryError, Poison, Ready,
+    Region, Source, Span, StartError, Step,
 };
 use warpsmith::device::{Ceilings, DeviceCard};
-use warpsmith::evaluation::{ErrorStats, Evaluation, Verdict};
+use warpsmith::evaluation::{ErrorStats, Evaluation, Stage, Verdict};
 use warpsmith::harness::{Block, Elsewhere, EvaluationTask, Failure, Judge, Session, SessionTask, Watch};
 use warpsmith::kernel::{FrontMatter, KernelFile};
 use warpsmith::op::{DrawPlan, Dtype, Operation, Shape};
@@ -30,6 +30,10 @@ struct Knobs {
     library: Option<String>,
     lost: Cell<bool>,
     compared: Cell<usize>,
+    /// Compiles one after the other, the last first, and tells of each.
+    in_turn: Cell<bool>,
+    /// What had been compared when the last of them began.
+    early: Cell<usize>,
 }
 
 struct Other {
@@ -131,6 +135,25 @@ impl Backend for Other {
         files: &[Source<'_>],
         cancelled: &AtomicBool,
     ) -> Result<Vec<Vec<cpu::Image>>, BuildError> {
+        self.cpu.compile(op, files, cancelled)
+    }
+    fn compile_in_turn(
+        &self,
+        op: &Operation,
+        files: &[Source<'_>],
+        cancelled: &AtomicBool,
+        ready: &mut dyn FnMut(Vec<Ready<cpu::Image>>),
+    ) -> Result<Vec<Vec<cpu::Image>>, BuildError> {
+        if self.knobs.in_turn.get() {
+            let places =
+                files.iter().enumerate().flat_map(|(file, (_, each))| (0..each.len()).map(move |at| (file, at)));
+            for (file, at) in places.collect::<Vec<_>>().into_iter().rev() {
+                self.knobs.early.set(self.knobs.compared.get());
+                let (kernel, resolutions) = files[file];
+                let mut image = self.cpu.compile(op, &[(kernel, &resolutions[at..=at])], cancelled)?.concat();
+                ready(vec![(file, at, image.remove(0))]);
+            }
+        }
         self.cpu.compile(op, files, cancelled)
     }
     fn glue(&self, step: Step, dtype: Dtype) -> Result<cpu::Image, BuildError> {
@@ -243,6 +266,36 @@ fn where_the_oracle_is_dear_each_ordinary_case_is_compared_once_after_an_element
     let lazy = edit(small("rmsnorm"), &[("y[r * cols + j] = ws_store(v);", "")]);
     let verdict = base(&mut judge, &lazy).verdict;
     assert!(verdict.status() == "reject" && verdict.why().contains("outside their bound"), "{verdict:?}");
+}
+
+#[test]
+fn what_is_compiled_is_judged_while_the_rest_is_being_compiled_and_everything_once() {
+    let (mut judge, knobs, _) = judge(Knobs::default());
+    let evaluate = |judge: &mut Judge<Other>, in_turn| {
+        knobs.in_turn.set(in_turn);
+        knobs.compared.set(0);
+        let evaluation = base(judge, small("rmsnorm"));
+        assert_eq!(evaluation.verdict, Verdict::Base);
+        (evaluation.cases, knobs.compared.get())
+    };
+    let at_once = evaluate(&mut judge, false);
+    let in_turn = evaluate(&mut judge, true);
+    assert!(knobs.early.get() > 0, "nothing was judged before everything was compiled");
+    assert!(at_once == in_turn, "another order, other inputs, or a case left out or judged twice");
+}
+
+#[test]
+fn what_does_not_compile_is_told_first_whatever_was_found_meanwhile() {
+    let (mut judge, knobs, _) = judge(Knobs::default());
+    knobs.in_turn.set(true);
+    let wrong = edit(small("rmsnorm"), &[("y[r * cols + j] = ws_store(v);", "")]);
+    let verdict = base(&mut judge, &wrong).verdict;
+    assert!(verdict.status() == "reject" && verdict.stage() == Stage::Smoke, "{verdict:?}");
+    assert!(knobs.early.get() > 0);
+    // f16 comes last, when bf16 and f32 have been found wrong.
+    let broken = format!("{wrong}\n#if WS_F16\n#error it serves no f16\n#endif\n");
+    let verdict = base(&mut judge, &broken).verdict;
+    assert!(verdict.status() == "error" && verdict.why().contains("it serves no f16"), "{verdict:?}");
 }
 
 #[test]

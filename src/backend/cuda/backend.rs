@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::compile::{Compiler, Search, Unit};
+use super::compile::{Compiled, Compiler, Search, Unit};
 use super::driver::{Gpu, device_count, device_facts, driver_version, installed_driver};
 use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
 use super::launch::{self, Host, Image};
 use super::nvml::Gauge;
 use crate::backend::{
-    Backend, BuildError, CaseLimits, CaseMemory, MemoryError, Source, StartError, Step, by_file, calls_per_sample,
+    Backend, BuildError, CaseLimits, CaseMemory, MemoryError, Ready, Source, StartError, Step, calls_per_sample,
 };
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
@@ -213,20 +214,46 @@ impl Backend for Cuda {
         files: &[Source<'_>],
         cancelled: &AtomicBool,
     ) -> Result<Vec<Vec<Image>>, BuildError> {
+        self.compile_in_turn(op, files, cancelled, &mut |_| ())
+    }
+
+    fn compile_in_turn(
+        &self,
+        op: &Operation,
+        files: &[Source<'_>],
+        cancelled: &AtomicBool,
+        ready: &mut dyn FnMut(Vec<Ready<Image>>),
+    ) -> Result<Vec<Vec<Image>>, BuildError> {
         let capability = self.gpu().facts().capability;
         let facts = &self.card.facts;
         let compiler = &self.compiler;
-        let compiled = std::thread::scope(|scope| {
-            let compiling = scope.spawn(|| compiler.candidates(op, files, capability, facts, cancelled));
+        let (sender, arrivals) = channel();
+        let mut images: Vec<Vec<Option<Image>>> = files.iter().map(|(_, each)| vec![None; each.len()]).collect();
+        std::thread::scope(|scope| {
+            let arrived = move |file, resolution, compiled: &Compiled| {
+                // Nobody listens any more only where this has ended.
+                let _ = sender.send((file, resolution, compiled.clone()));
+            };
+            let compiling = scope.spawn(move || compiler.candidates(op, files, capability, facts, cancelled, &arrived));
             if op.passes.iter().any(|pass| matches!(pass, Pass::Product(_))) {
                 // Needed as soon as this is done, and a tenth of a second to load.
                 let _ = self.desk.cublas();
             }
+            while let Ok(first) = arrivals.recv() {
+                // What came while the one before was looked at is shown at once.
+                let image = |(file, resolution, compiled): Ready<Compiled>| {
+                    let (kernel, resolutions) = files[file];
+                    let image = Image::of_kernel(op, kernel, &resolutions[resolution], facts, compiled);
+                    images[file][resolution] = Some(image.clone());
+                    (file, resolution, image)
+                };
+                ready(std::iter::once(first).chain(arrivals.try_iter()).map(image).collect());
+            }
             compiling.join().unwrap_or_else(|_| Err(BuildError::Machine("the compiler's thread ended".into())))
         })?;
-        let wanted = files.iter().flat_map(|(kernel, resolutions)| resolutions.iter().map(move |one| (*kernel, one)));
-        let image = |((kernel, resolution), compiled)| Image::of_kernel(op, kernel, resolution, facts, compiled);
-        Ok(by_file(files, wanted.zip(compiled).map(image).collect()))
+        let missing = || BuildError::Machine("the compiler left something out".into());
+        let all = |file: Vec<Option<Image>>| file.into_iter().collect::<Option<Vec<_>>>();
+        images.into_iter().map(all).collect::<Option<_>>().ok_or_else(missing)
     }
 
     fn glue(&self, step: Step, dtype: Dtype) -> Result<Image, BuildError> {

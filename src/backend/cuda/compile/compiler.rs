@@ -70,6 +70,9 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
+/// Told of a file and a resolution, by index, that are compiled.
+type Arrived<'a> = dyn Fn(usize, usize, &Compiled) + Sync + 'a;
+
 /// NVRTC in processes of its own, with a cache of what they made. It may be used from several threads at once.
 #[derive(Debug)]
 pub struct Compiler {
@@ -155,12 +158,12 @@ impl Compiler {
         facts: &Facts,
         cancelled: &AtomicBool,
     ) -> Result<Vec<Compiled>, BuildError> {
-        self.candidates(op, &[(kernel, resolutions)], capability, facts, cancelled)
+        self.candidates(op, &[(kernel, resolutions)], capability, facts, cancelled, &|_, _, _| ())
     }
 
     /// Compiles kernel files, each at each of its resolutions, for a device of compute capability `capability` (90 for 9.0), as
-    /// many at once as there are processes; the answer has them all in order. Ends with the first that fails, or soon after
-    /// `cancelled` is set.
+    /// many at once as there are processes; the answer has them all in order. `arrived` is told of each as it is done: the index
+    /// of its file and that of its resolution. Ends with the first that fails, or soon after `cancelled` is set.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -171,13 +174,14 @@ impl Compiler {
         capability: u32,
         facts: &Facts,
         cancelled: &AtomicBool,
+        arrived: &Arrived<'_>,
     ) -> Result<Vec<Compiled>, BuildError> {
         let mut units: Vec<(i64, Unit)> = Vec::new();
-        // For each resolution of each file, in order, the unit that is compiled for it.
-        let mut wanted: Vec<usize> = Vec::new();
-        for (kernel, resolutions) in files {
+        // For each resolution of each file, in order, where it is and the unit that is compiled for it.
+        let mut wanted: Vec<((usize, usize), usize)> = Vec::new();
+        for (file, (kernel, resolutions)) in files.iter().enumerate() {
             let options = admit(op, kernel, capability)?;
-            for resolution in *resolutions {
+            for (at, resolution) in resolutions.iter().enumerate() {
                 let unit = Unit {
                     name: format!("{}.cu", op.name),
                     source: candidate_source(op, kernel, resolution, capability),
@@ -185,15 +189,21 @@ impl Compiler {
                     options: options.clone(),
                     names: kernel.kernel_names(resolution, facts),
                 };
-                wanted.push(share(&mut units, weight(resolution), unit));
+                wanted.push(((file, at), share(&mut units, weight(resolution), unit)));
             }
         }
         // There may be more than processes: what takes longest is begun first.
         let mut order: Vec<usize> = (0..units.len()).collect();
         order.sort_by_key(|index| Reverse(units[*index].0));
         let sorted: Vec<Unit> = order.iter().map(|index| units[*index].1.clone()).collect();
-        let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(self.all(&sorted, true, cancelled)?).collect();
-        Ok(wanted.iter().filter_map(|unit| compiled.get(unit).cloned()).collect())
+        let done = |sorted: usize, compiled: &Compiled| {
+            for ((file, at), _) in wanted.iter().filter(|(_, unit)| *unit == order[sorted]) {
+                arrived(*file, *at, compiled);
+            }
+        };
+        let all = self.all(&sorted, true, cancelled, &done)?;
+        let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(all).collect();
+        Ok(wanted.iter().filter_map(|(_, unit)| compiled.get(unit).cloned()).collect())
     }
 
     /// Compiles texts of the program's own (the judge's, oracles), with nothing before them and nothing refused.
@@ -201,10 +211,16 @@ impl Compiler {
     /// # Errors
     /// [`BuildError`].
     pub fn trusted(&self, units: &[Unit]) -> Result<Vec<Compiled>, BuildError> {
-        self.all(units, false, &AtomicBool::new(false))
+        self.all(units, false, &AtomicBool::new(false), &|_, _| ())
     }
 
-    fn all(&self, units: &[Unit], checked: bool, cancelled: &AtomicBool) -> Result<Vec<Compiled>, BuildError> {
+    fn all(
+        &self,
+        units: &[Unit],
+        checked: bool,
+        cancelled: &AtomicBool,
+        arrived: &(dyn Fn(usize, &Compiled) + Sync),
+    ) -> Result<Vec<Compiled>, BuildError> {
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
         let done = Mutex::new(Vec::new());
@@ -213,8 +229,9 @@ impl Compiler {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(unit) = units.get(index) else { break };
                 let result = self.one(unit, checked, cancelled);
-                if result.is_err() {
-                    failed.store(true, Ordering::Relaxed);
+                match &result {
+                    Ok(compiled) => arrived(index, compiled),
+                    Err(_) => failed.store(true, Ordering::Relaxed),
                 }
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
             }
