@@ -26,6 +26,10 @@ const FILE: u64 = 64 << 20;
 /// What every image is built with.
 const ALWAYS: [&str; 4] = ["-std=gnu11", "-shared", "-fPIC", "-Wl,--build-id=none"];
 
+/// Stands before every text. Some distributions' compilers (Ubuntu's) replace `memcpy` and its like by functions that check sizes
+/// and that no kernel may call; others add that after all options, so that no option takes it back.
+const PLAIN_CALLS: &str = "#undef _FORTIFY_SOURCE\n#line 1 \"unit.c\"\n";
+
 /// What every candidate is built with. Errno and traps have no place in a kernel and keep loops from being vectorised;
 /// neither changes a value. Without start-up files nothing is writable but what the loader relocates.
 const CANDIDATE: [&str; 18] = [
@@ -159,11 +163,19 @@ impl Compiler {
     /// # Errors
     /// [`CompileError::NoCompiler`], or the cache cannot be made.
     pub fn new(cache_dir: &Path) -> Result<Self, CompileError> {
+        let said = std::env::var("CC").ok().filter(|cc| !cc.trim().is_empty());
+        Self::named(said.as_deref().unwrap_or("cc"), cache_dir)
+    }
+
+    /// The same with `said` for `$CC`: a program, found in `PATH` unless it is a path, and what it is always given.
+    ///
+    /// # Errors
+    /// As [`Compiler::new`].
+    pub fn named(said: &str, cache_dir: &Path) -> Result<Self, CompileError> {
         let io_error = |source| CompileError::Io { place: cache_dir.to_owned(), source };
         std::fs::create_dir_all(cache_dir).map_err(io_error)?;
         let cache = cache_dir.canonicalize().map_err(io_error)?;
-        let said = std::env::var("CC").ok().filter(|cc| !cc.trim().is_empty()).unwrap_or_else(|| "cc".into());
-        let no_compiler = |why: String| CompileError::NoCompiler { command: said.clone(), why };
+        let no_compiler = |why: String| CompileError::NoCompiler { command: said.to_owned(), why };
         let search = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
         let mut words = said.split_whitespace().map(str::to_owned);
         let name = words.next().unwrap_or_default();
@@ -254,7 +266,8 @@ impl Compiler {
         if let Some(text) = job.shown {
             std::fs::write(scratch.path().join(format!("{name}.c")), text).map_err(io_error)?;
         }
-        std::fs::write(scratch.path().join("unit.c"), job.source).map_err(io_error)?;
+        let source = [PLAIN_CALLS, job.source].concat();
+        std::fs::write(scratch.path().join("unit.c"), source).map_err(io_error)?;
         let mut arguments = ALWAYS.to_vec();
         arguments.extend(&job.flags);
         arguments.extend(["-o", "unit.so", "unit.c", "-lm"]);
@@ -279,7 +292,8 @@ impl Compiler {
 
     fn key(&self, job: &Job<'_>) -> String {
         let mut hasher = blake3::Hasher::new();
-        for part in [job.source, job.shown.unwrap_or_default(), &job.flags.join(" "), &self.identity] {
+        let always = [PLAIN_CALLS, &ALWAYS.join(" ")].concat();
+        for part in [&always, job.source, job.shown.unwrap_or_default(), &job.flags.join(" "), &self.identity] {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }
         hasher.update(&[u8::from(job.checked)]).finalize().to_hex().to_string()

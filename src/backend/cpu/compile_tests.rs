@@ -35,6 +35,21 @@ fn an_honest_kernel_compiles_and_comes_from_the_cache_the_second_time() {
 }
 
 #[test]
+fn what_a_distribution_hardens_by_default_is_a_plain_call_here() {
+    let folder = tempfile::tempdir().unwrap();
+    // What Ubuntu's compiler does unasked.
+    let compiler = Compiler::named("cc -D_FORTIFY_SOURCE=2 -fstack-protector-strong", folder.path()).unwrap();
+    let text = "void k(void *const *p) { float b[64]; const int64_t *n = p[1]; float *y = p[0]; \
+        memcpy(b, y + 1, n[0]); y[0] = b[n[1]]; }";
+    let source = format!("#include <stdint.h>\n#include <string.h>\n#line 1 \"k.c\"\n{text}\n{ENTRY}");
+    compiler.compile_candidate("k", text, &source, &[]).unwrap();
+    // Asked for in the text itself it is refused, as it always was.
+    let asked = format!("#define _FORTIFY_SOURCE 2\n{source}");
+    let refused = compiler.compile_candidate("k", text, &asked, &[]).unwrap_err();
+    assert!(refused.to_string().contains("__memcpy_chk"), "{refused}");
+}
+
+#[test]
 fn a_kernel_file_compiles_for_every_dtype_and_its_messages_point_into_it() {
     let op = crate::op::samples::rmsnorm();
     let text = "/*---\nop = \"rmsnorm\"\ndtypes = [\"f16\", \"bf16\", \"f32\"]\noptions = [\"fp-contract=off\"]\n---*/\n\
