@@ -28,7 +28,23 @@ use crate::kernel::{FrontMatter, KernelFile, Resolution};
 use crate::op::{DrawPlan, Dtype, Operation, Shape, Stored};
 
 /// A kernel file and what it is to be compiled for.
-pub type Source<'a> = (&'a KernelFile, &'a [Resolution]);
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// The file.
+    pub kernel: &'a KernelFile,
+    /// The constants to compile it with, a compilation each.
+    pub resolutions: &'a [Resolution],
+    /// How many of them, the first, are wanted before everything else.
+    pub urgent: usize,
+}
+
+impl<'a> Source<'a> {
+    /// A file of which nothing is wanted before the rest.
+    #[must_use]
+    pub const fn new(kernel: &'a KernelFile, resolutions: &'a [Resolution]) -> Self {
+        Self { kernel, resolutions, urgent: 0 }
+    }
+}
 
 /// The index of a file, that of a resolution of it, and the image made of them.
 pub type Ready<I> = (usize, usize, I);
@@ -36,7 +52,7 @@ pub type Ready<I> = (usize, usize, I);
 /// Images that follow each other, file by file.
 fn by_file<I>(files: &[Source<'_>], images: Vec<I>) -> Vec<Vec<I>> {
     let mut images = images.into_iter();
-    files.iter().map(|(_, resolutions)| images.by_ref().take(resolutions.len()).collect()).collect()
+    files.iter().map(|file| images.by_ref().take(file.resolutions.len()).collect()).collect()
 }
 
 /// A kind of device.

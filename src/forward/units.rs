@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use super::ForwardError;
-use crate::backend::{Backend, BuildError, ScratchBuffer};
+use crate::backend::{Backend, BuildError, ScratchBuffer, Source};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
 use crate::model::{Graph, Node, Work};
 use crate::op::{ElementType, Operation, Shape};
@@ -185,7 +185,7 @@ pub(super) fn compile<B: Backend>(
         });
         let (places, resolutions): (Vec<usize>, Vec<Resolution>) = of_op.unzip();
         let made = backend
-            .compile(unit.op, &[(kernel, &resolutions)], cancelled)
+            .compile(unit.op, &[Source::new(kernel, &resolutions)], cancelled)
             .map_err(|source| ForwardError::build(unit.site, source))?;
         for (at, image) in places.into_iter().zip(made.into_iter().flatten()) {
             images[at] = Some(image);

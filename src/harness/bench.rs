@@ -12,7 +12,7 @@ use crate::kernel::KernelFile;
 use crate::op::{Case, Dtype, OpError, OpSource, Operation, Shape, TargetShape};
 
 use super::Failure;
-use super::build::{Build, Making};
+use super::build::{Build, Making, Wanted};
 use super::elsewhere::Elsewhere;
 use super::task::{JudgeError, Progress};
 
@@ -172,14 +172,14 @@ impl<B: Backend> Bench<'_, B> {
 
     /// Compiles a kernel file for `shapes`.
     pub(super) fn build(&self, kernel: KernelFile, shapes: &BTreeSet<(Shape, Dtype)>) -> Result<Build<B>, Failure> {
-        let mut builds = self.build_all(vec![(kernel, shapes)], &mut |_| ())?;
+        let mut builds = self.build_all(vec![Wanted::new(kernel, shapes)], &mut |_| ())?;
         builds.pop().ok_or_else(|| JudgeError::machine("build", "nothing was compiled").into())
     }
 
     /// Compiles several kernel files at once, each for its shapes; `early` may be shown what is ready of the first.
     pub(super) fn build_all(
         &self,
-        wanted: Vec<(KernelFile, &BTreeSet<(Shape, Dtype)>)>,
+        wanted: Vec<Wanted<'_>>,
         early: &mut dyn FnMut(&Making<'_, B>),
     ) -> Result<Vec<Build<B>>, Failure> {
         Build::all(self.backend, self.op(), wanted, self.watch.cancelled, early)

@@ -32,7 +32,27 @@ pub struct Build<B: Backend> {
 struct Plan {
     kernel: KernelFile,
     distinct: Vec<Resolution>,
+    /// How many of these, the first, are wanted before the others.
+    urgent: usize,
     by_shape: ByShape,
+}
+
+/// A kernel file and what it is wanted for.
+pub struct Wanted<'a> {
+    /// The file.
+    pub kernel: KernelFile,
+    /// The shapes and dtypes.
+    pub shapes: &'a BTreeSet<(Shape, Dtype)>,
+    /// Those of them that are wanted before the others.
+    pub first: BTreeSet<(Shape, Dtype)>,
+}
+
+impl<'a> Wanted<'a> {
+    /// Nothing is wanted before the rest.
+    #[must_use]
+    pub const fn new(kernel: KernelFile, shapes: &'a BTreeSet<(Shape, Dtype)>) -> Self {
+        Self { kernel, shapes, first: BTreeSet::new() }
+    }
 }
 
 /// A kernel file while it is being compiled.
@@ -87,11 +107,12 @@ fn look_up<'a>(by_shape: &'a ByShape, shape: &Shape, dtype: Dtype) -> Result<(us
 }
 
 impl Plan {
-    /// The sets of constants that `kernel` needs for `wanted`.
-    fn new<B: Backend>(backend: &B, kernel: KernelFile, wanted: &BTreeSet<(Shape, Dtype)>) -> Result<Self, Failure> {
+    /// The sets of constants that a kernel needs for what it is wanted for.
+    fn new<B: Backend>(backend: &B, wanted: Wanted<'_>) -> Result<Self, Failure> {
+        let Wanted { kernel, shapes, first } = wanted;
         let mut distinct: Vec<Resolution> = Vec::new();
-        let mut by_shape = BTreeMap::new();
-        for (shape, dtype) in wanted {
+        let (mut by_shape, mut urgent) = (BTreeMap::new(), 0);
+        for (shape, dtype) in first.iter().chain(shapes.difference(&first)) {
             let resolution = kernel.resolve(shape, *dtype, &backend.card().facts).map_err(refuse)?;
             if scratch_bytes(&kernel, &resolution).is_none_or(|bytes| bytes > MAX_SCRATCH) {
                 let why = format!("at {shape} {dtype} its scratch is larger than {} MiB", MAX_SCRATCH >> 20);
@@ -105,6 +126,9 @@ impl Plan {
                 distinct.len() - 1
             });
             by_shape.insert((shape.clone(), *dtype), (index, scratch));
+            if by_shape.len() <= first.len() {
+                urgent = distinct.len();
+            }
         }
         if distinct.len() > MAX_IMAGES {
             let why = format!(
@@ -113,7 +137,11 @@ impl Plan {
             );
             return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
         }
-        Ok(Self { kernel, distinct, by_shape })
+        Ok(Self { kernel, distinct, urgent, by_shape })
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source { kernel: &self.kernel, resolutions: &self.distinct, urgent: self.urgent }
     }
 }
 
@@ -127,15 +155,12 @@ impl<B: Backend> Build<B> {
     pub fn all(
         backend: &B,
         op: &Operation,
-        wanted: Vec<(KernelFile, &BTreeSet<(Shape, Dtype)>)>,
+        wanted: Vec<Wanted<'_>>,
         cancelled: &AtomicBool,
         early: &mut dyn FnMut(&Making<'_, B>),
     ) -> Result<Vec<Self>, Failure> {
-        let planned = wanted
-            .into_iter()
-            .map(|(kernel, shapes)| Plan::new(backend, kernel, shapes))
-            .collect::<Result<Vec<_>, _>>()?;
-        let files: Vec<Source<'_>> = planned.iter().map(|plan| (&plan.kernel, plan.distinct.as_slice())).collect();
+        let planned = wanted.into_iter().map(|wanted| Plan::new(backend, wanted)).collect::<Result<Vec<_>, _>>()?;
+        let files: Vec<Source<'_>> = planned.iter().map(Plan::source).collect();
         let mut first = planned.first().map(Making::new);
         let mut ready = |images: Vec<Ready<B::Image>>| {
             let Some(making) = &mut first else { return };

@@ -8,7 +8,7 @@ use crate::stats::median;
 
 use super::Failure;
 use super::bench::{Bench, timed_shapes};
-use super::build::Build;
+use super::build::{Build, Wanted};
 use super::decision::{Decision, First, Margin, Outcome, Simplification};
 use super::fresh::{blocks_of, sessions};
 use super::session::{Block, CONFIRM_SESSIONS, LOOK_SESSIONS, SPREAD_SESSIONS};
@@ -64,8 +64,9 @@ pub(super) fn time<B: Backend>(
         Some(known) => (Margin::from_spread(known.spread), known.rounds as usize),
         None => {
             let timed = timed_shapes(target);
-            let copies = copies(incumbent_text, task.seed, COPIES)?.into_iter().map(|copy| (copy, &timed)).collect();
-            let twins = bench.build_all(copies, &mut |_| ())?;
+            let copies = copies(incumbent_text, task.seed, COPIES)?;
+            let wanted = copies.into_iter().map(|copy| Wanted::new(copy, &timed)).collect();
+            let twins = bench.build_all(wanted, &mut |_| ())?;
             let spread = spread(bench, target, &incumbent, &twins, &calls, task.seed, SPREAD_SESSIONS)?;
             (spread.decision.margin(), spread.rounds)
         }

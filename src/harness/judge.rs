@@ -11,8 +11,8 @@ use crate::op::{Dtype, OpSource, Shape};
 
 use super::Failure;
 use super::bench::{Bench, Known, StageClock, Watch, timed_shapes};
-use super::build::Build;
-use super::cases::plan;
+use super::build::{Build, Wanted};
+use super::cases::{PlannedCase, plan};
 use super::duel::time;
 use super::elsewhere::Elsewhere;
 use super::spread::{COPIES, copies};
@@ -151,13 +151,12 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     let target = bench.complete(&task.target)?;
     let kernel = bench.read(&task.candidate)?;
     let planned = plan(op, &target, task.seed, &bench.backend.case_limits()).map_err(JudgeError::from)?;
-    let mut shapes: BTreeSet<(Shape, Dtype)> =
-        planned.iter().map(|planned| (planned.case.shape.clone(), planned.case.dtype)).collect();
-    shapes.extend(timed_shapes(&target));
-    let (timed, mut wanted) = (timed_shapes(&target), vec![(kernel, &shapes)]);
+    let (timed, first) = (timed_shapes(&target), shapes_of(&planned, |stage| stage == Stage::Smoke));
+    let shapes = shapes_of(&planned, |_| true).union(&timed).cloned().collect();
+    let mut wanted = vec![Wanted { kernel, shapes: &shapes, first }];
     if task.incumbent.is_none() {
         let count = if task.look { 1 } else { COPIES };
-        wanted.extend(copies(&task.candidate, task.seed, count)?.into_iter().map(|copy| (copy, &timed)));
+        wanted.extend(copies(&task.candidate, task.seed, count)?.into_iter().map(|copy| Wanted::new(copy, &timed)));
     }
     let mut stages = Stages::new(bench, &planned, &target, task.seed)?;
     let mut builds = bench.build_all(wanted, &mut |making| stages.early(making))?;
@@ -176,10 +175,15 @@ fn smoke<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     let kernel = bench.read(&task.candidate)?;
     let mut planned = plan(bench.op(), &[], task.seed, &bench.backend.case_limits()).map_err(JudgeError::from)?;
     planned.retain(|planned| planned.stage == Stage::Smoke);
-    let shapes = planned.iter().map(|planned| (planned.case.shape.clone(), planned.case.dtype)).collect();
-    let build = bench.build(kernel, &shapes)?;
+    let build = bench.build(kernel, &shapes_of(&planned, |_| true))?;
     pass(Stages::new(bench, &planned, &[], task.seed)?, &build, found)?;
     Ok(Verdict::Base)
+}
+
+/// The distinct shapes and dtypes of some stages.
+fn shapes_of(planned: &[PlannedCase], some: impl Fn(Stage) -> bool) -> BTreeSet<(Shape, Dtype)> {
+    let planned = planned.iter().filter(|planned| some(planned.stage));
+    planned.map(|planned| (planned.case.shape.clone(), planned.case.dtype)).collect()
 }
 
 /// Whether everything in `build` passes the stages; what was found is found whatever comes of it.

@@ -145,12 +145,13 @@ impl Backend for Other {
         ready: &mut dyn FnMut(Vec<Ready<cpu::Image>>),
     ) -> Result<Vec<Vec<cpu::Image>>, BuildError> {
         if self.knobs.in_turn.get() {
-            let places =
-                files.iter().enumerate().flat_map(|(file, (_, each))| (0..each.len()).map(move |at| (file, at)));
+            let all = |(file, source): (usize, &Source<'_>)| (0..source.resolutions.len()).map(move |at| (file, at));
+            let places = files.iter().enumerate().flat_map(all);
             for (file, at) in places.collect::<Vec<_>>().into_iter().rev() {
                 self.knobs.early.set(self.knobs.compared.get());
-                let (kernel, resolutions) = files[file];
-                let mut image = self.cpu.compile(op, &[(kernel, &resolutions[at..=at])], cancelled)?.concat();
+                let Source { kernel, resolutions, .. } = files[file];
+                let mut image =
+                    self.cpu.compile(op, &[Source::new(kernel, &resolutions[at..=at])], cancelled)?.concat();
                 ready(vec![(file, at, image.remove(0))]);
             }
         }
@@ -162,7 +163,7 @@ impl Backend for Other {
     fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(cpu::Image, &'static str)> {
         let kernel = KernelFile::parse(self.knobs.library.as_ref()?).unwrap();
         let resolution = kernel.resolve(shape, dtype, &self.card().facts).unwrap();
-        let mut images = self.cpu.compile(op, &[(&kernel, &[resolution])], &GO).unwrap().concat();
+        let mut images = self.cpu.compile(op, &[Source::new(&kernel, &[resolution])], &GO).unwrap().concat();
         Some((images.remove(0), "a library"))
     }
     fn arena(&self, inputs: usize, outputs: usize) -> Result<Memory, MemoryError> {

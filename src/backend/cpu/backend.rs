@@ -88,7 +88,9 @@ impl Backend for Cpu {
     ) -> Result<Vec<Vec<Image>>, BuildError> {
         let units: Vec<Unit<'_>> = files
             .iter()
-            .flat_map(|(kernel, resolutions)| resolutions.iter().map(|resolution| Unit { op, kernel, resolution }))
+            .flat_map(|Source { kernel, resolutions, .. }| {
+                resolutions.iter().map(|resolution| Unit { op, kernel, resolution })
+            })
             .collect();
         let next = Mutex::new(0..units.len());
         // What makes one compilation run into its limits makes all of them do so.

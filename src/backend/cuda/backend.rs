@@ -228,7 +228,7 @@ impl Backend for Cuda {
         let facts = &self.card.facts;
         let compiler = &self.compiler;
         let (sender, arrivals) = channel();
-        let mut images: Vec<Vec<Option<Image>>> = files.iter().map(|(_, each)| vec![None; each.len()]).collect();
+        let mut images: Vec<Vec<Option<Image>>> = files.iter().map(|file| vec![None; file.resolutions.len()]).collect();
         std::thread::scope(|scope| {
             let arrived = move |file, resolution, compiled: &Compiled| {
                 // Nobody listens any more only where this has ended.
@@ -242,7 +242,7 @@ impl Backend for Cuda {
             while let Ok(first) = arrivals.recv() {
                 // What came while the one before was looked at is shown at once.
                 let image = |(file, resolution, compiled): Ready<Compiled>| {
-                    let (kernel, resolutions) = files[file];
+                    let Source { kernel, resolutions, .. } = files[file];
                     let image = Image::of_kernel(op, kernel, &resolutions[resolution], facts, compiled);
                     images[file][resolution] = Some(image.clone());
                     (file, resolution, image)

@@ -158,7 +158,7 @@ impl Compiler {
         facts: &Facts,
         cancelled: &AtomicBool,
     ) -> Result<Vec<Compiled>, BuildError> {
-        self.candidates(op, &[(kernel, resolutions)], capability, facts, cancelled, &|_, _, _| ())
+        self.candidates(op, &[Source::new(kernel, resolutions)], capability, facts, cancelled, &|_, _, _| ())
     }
 
     /// Compiles kernel files, each at each of its resolutions, for a device of compute capability `capability` (90 for 9.0), as
@@ -176,10 +176,10 @@ impl Compiler {
         cancelled: &AtomicBool,
         arrived: &Arrived<'_>,
     ) -> Result<Vec<Compiled>, BuildError> {
-        let mut units: Vec<(i64, Unit)> = Vec::new();
+        let mut units: Vec<(Rank, Unit)> = Vec::new();
         // For each resolution of each file, in order, where it is and the unit that is compiled for it.
         let mut wanted: Vec<((usize, usize), usize)> = Vec::new();
-        for (file, (kernel, resolutions)) in files.iter().enumerate() {
+        for (file, &Source { kernel, resolutions, urgent }) in files.iter().enumerate() {
             let options = admit(op, kernel, capability)?;
             for (at, resolution) in resolutions.iter().enumerate() {
                 let unit = Unit {
@@ -189,12 +189,12 @@ impl Compiler {
                     options: options.clone(),
                     names: kernel.kernel_names(resolution, facts),
                 };
-                wanted.push(((file, at), share(&mut units, weight(resolution), unit)));
+                wanted.push(((file, at), share(&mut units, (at >= urgent, Reverse(weight(resolution))), unit)));
             }
         }
-        // There may be more than processes: what takes longest is begun first.
+        // There may be more than processes: what is waited for is begun first, then what takes longest.
         let mut order: Vec<usize> = (0..units.len()).collect();
-        order.sort_by_key(|index| Reverse(units[*index].0));
+        order.sort_by_key(|index| units[*index].0);
         let sorted: Vec<Unit> = order.iter().map(|index| units[*index].1.clone()).collect();
         let done = |sorted: usize, compiled: &Compiled| {
             for ((file, at), _) in wanted.iter().filter(|(_, unit)| *unit == order[sorted]) {
@@ -350,24 +350,28 @@ impl Compiler {
     }
 }
 
+/// What is begun first ranks lowest: not urgent, how long it takes.
+type Rank = (bool, Reverse<i64>);
+
 /// How long compiling takes beside other constants: large tiles unroll into many instructions.
 fn weight(resolution: &Resolution) -> i64 {
     resolution.macros.values().fold(0, |sum, value| sum.saturating_add(value.saturating_abs()))
 }
 
 /// The index of `unit` among `units`, which it joins unless one has the same text: that one then has the kernels of both.
-fn share(units: &mut Vec<(i64, Unit)>, weight: i64, unit: Unit) -> usize {
-    let same = |(_, known): &(i64, Unit)| {
+fn share(units: &mut Vec<(Rank, Unit)>, rank: Rank, unit: Unit) -> usize {
+    let same = |(_, known): &(Rank, Unit)| {
         (&known.source, &known.arch, &known.options) == (&unit.source, &unit.arch, &unit.options)
     };
     match units.iter().position(same) {
         Some(index) => {
-            let names = &mut units[index].1.names;
+            let (known, Unit { names, .. }) = &mut units[index];
+            *known = rank.min(*known);
             names.extend(unit.names.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
             index
         }
         None => {
-            units.push((weight, unit));
+            units.push((rank, unit));
             units.len() - 1
         }
     }
