@@ -15,8 +15,8 @@ pub(super) fn decode_into(bytes: &[u8], stored: Stored, out: &mut [f64]) {
             let mut halves = [f16::ZERO; BLOCK];
             let mut singles = [0f32; BLOCK];
             for (bytes, out) in bytes.chunks(2 * BLOCK).zip(out.chunks_mut(BLOCK)) {
-                for (half, pair) in halves.iter_mut().zip(bytes.chunks_exact(2)) {
-                    *half = f16::from_ne_bytes([pair[0], pair[1]]);
+                for (half, two) in halves.iter_mut().zip(bytes.as_chunks().0) {
+                    *half = f16::from_ne_bytes(*two);
                 }
                 let n = out.len();
                 halves[..n].convert_to_f32_slice(&mut singles[..n]);
@@ -24,21 +24,19 @@ pub(super) fn decode_into(bytes: &[u8], stored: Stored, out: &mut [f64]) {
             }
         }
         Stored::Bf16 => {
-            for (out, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                let bits = u32::from(u16::from_ne_bytes([pair[0], pair[1]])) << 16;
+            for (out, two) in out.iter_mut().zip(bytes.as_chunks().0) {
+                let bits = u32::from(u16::from_ne_bytes(*two)) << 16;
                 *out = f64::from(f32::from_bits(bits));
             }
         }
         Stored::F32 => {
-            for (out, word) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                *out = f64::from(f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+            for (out, four) in out.iter_mut().zip(bytes.as_chunks().0) {
+                *out = f64::from(f32::from_ne_bytes(*four));
             }
         }
         Stored::I64 => {
-            for (out, word) in out.iter_mut().zip(bytes.chunks_exact(8)) {
-                let mut eight = [0; 8];
-                eight.copy_from_slice(word);
-                *out = i64::from_ne_bytes(eight) as f64;
+            for (out, eight) in out.iter_mut().zip(bytes.as_chunks().0) {
+                *out = i64::from_ne_bytes(*eight) as f64;
             }
         }
     }

@@ -184,8 +184,8 @@ impl DrawPlan {
         let mut values: Vec<i64> =
             range.clone().map(|i| self.values.below(i as u64, self.scale as u64) as i64 + self.shift as i64).collect();
         self.specials(&range, row, &mut |at, special| values[at] = special as i64);
-        for (bytes, value) in out.chunks_exact_mut(8).zip(values) {
-            bytes.copy_from_slice(&value.to_ne_bytes());
+        for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+            *bytes = value.to_ne_bytes();
         }
     }
 
@@ -228,18 +228,18 @@ fn store(stored: Stored, values: &[f32], out: &mut [u8]) {
             let mut halves = [half::f16::ZERO; BLOCK];
             let halves = &mut halves[..values.len()];
             halves.convert_from_f32_slice(values);
-            for (bytes, value) in out.chunks_exact_mut(2).zip(halves) {
-                bytes.copy_from_slice(&value.to_ne_bytes());
+            for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(halves) {
+                *bytes = value.to_ne_bytes();
             }
         }
         Stored::Bf16 => {
-            for (bytes, value) in out.chunks_exact_mut(2).zip(values) {
-                bytes.copy_from_slice(&bf16_bits(*value).to_ne_bytes());
+            for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                *bytes = bf16_bits(*value).to_ne_bytes();
             }
         }
         Stored::F32 | Stored::I64 => {
-            for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
-                bytes.copy_from_slice(&value.to_ne_bytes());
+            for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                *bytes = value.to_ne_bytes();
             }
         }
     }

@@ -26,11 +26,9 @@ pub(super) fn fill(bytes: &mut [u8], stored: Stored, key: u64) {
         Stored::I64 => 0x4000_0000_0000_0000,
     };
     let stream = Stream::new(key, "pattern");
-    let words = if bytes.len() <= PIECE { bytes.len().div_ceil(WORD) } else { 2 * PIECE / WORD };
-    let mut pattern = Vec::with_capacity(words * WORD);
-    for index in 0..words as u64 {
-        pattern.extend_from_slice(&(stream.bits(index) | exponent).to_ne_bytes());
-    }
+    let count = if bytes.len() <= PIECE { bytes.len().div_ceil(WORD) } else { 2 * PIECE / WORD };
+    let words: Vec<[u8; WORD]> = (0..count as u64).map(|index| (stream.bits(index) | exponent).to_ne_bytes()).collect();
+    let pattern = words.as_flattened();
     let places = Stream::new(key, "place");
     share_slice(bytes, BLOCK, &|offset, block| {
         for (piece, index) in block.chunks_mut(PIECE).zip(offset / PIECE..) {

@@ -106,12 +106,11 @@ impl Thread {
 
     /// Whether it sleeps; `None` where it is gone or hidden.
     fn asleep(&self) -> Option<bool> {
-        let mut text = [0; 256];
+        // The name before the state is in brackets and may hold anything, in at most 64 bytes; what follows it are numbers.
+        let mut text = [0; 96];
         let length = self.stat.read_at(&mut text, 0).ok()?;
-        // The name before the state is in brackets and may hold anything, in at most 64 bytes.
-        let text = &text[..length];
-        let end = text.windows(2).rposition(|two| two == b") ")?;
-        text.get(end + 2).map(|state| *state != b'R')
+        let end = text[..length].iter().rposition(|byte| *byte == b')')?;
+        text[..length].get(end + 2).map(|state| *state != b'R')
     }
 
     /// Time spent waiting for a core: the second field, in nanoseconds (`Documentation/scheduler/sched-stats.rst`). A
