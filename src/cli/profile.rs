@@ -35,12 +35,12 @@ async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());
     let choice = device::choose(args.device, settings.device)?;
     let pass = args.model.pass.resolve(&settings.run, choice.device, config.dtype);
+    choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     let read = session::reader(workspace.as_ref());
     let cancel = session::interruptible();
     let mut worker = session::worker(choice.device, false).await?;
     let kernels = session::kernels(workspace.as_ref(), worker.device())?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
-    choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });
     Ok(ExitCode::SUCCESS)
 }
