@@ -276,7 +276,7 @@ const SCRIPT: &str = r#"
 test -s "$WARPSMITH_PROMPT" || exit 1
 echo meddled > ../../notes-of-the-agent
 echo meddled > other.txt
-sed -i 's/value = 40/value = 4/' "$WARPSMITH_KERNEL"
+sed -i 's/value = 200/value = 4/' "$WARPSMITH_KERNEL"
 echo 'Technique: tune'
 echo 'Description: fewer passes'
 "#;

@@ -64,7 +64,7 @@ fn a_cuda_file_is_compiled_without_a_gpu_where_there_is_a_compiler() {
 #[test]
 fn a_kernel_is_compared_with_another_by_the_keep_rule() {
     let place = Place::without_repository(&kernels::keeps());
-    place.write("fast.c", &with(&kernels::keeps(), "value = 40", "value = 4"));
+    place.write("fast.c", &with(&kernels::keeps(), "value = 200", "value = 4"));
     let out = place.warpsmith(&["bench", "fast.c", "--against", "kernels/cpu/rmsnorm.c"]).ok();
     assert!(out.contains("correct and faster: ") && out.contains("a run would keep it"), "{out}");
     let out = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--against", "fast.c"]).ok();
@@ -110,7 +110,7 @@ fn the_self_test_counts_what_is_kept_by_mistake() {
 #[test]
 fn the_speed_of_verdicts_is_a_table_with_a_row_for_each_kernel() {
     let place = Place::without_repository(&kernels::keeps());
-    place.write("fast.c", &with(&kernels::keeps(), "value = 40", "value = 4"));
+    place.write("fast.c", &with(&kernels::keeps(), "value = 200", "value = 4"));
     let out = place.warpsmith(&["bench", "--speed=1", "fast.c", "kernels/cpu/rmsnorm.c"]).ok();
     let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][..5], ["seconds/verdict", "backend", "not_kept", "kept", "cold"], "{out}");

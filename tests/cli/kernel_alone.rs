@@ -59,7 +59,7 @@ fn a_kernel_is_improved_without_a_model_and_killed_it_goes_on() {
     assert_eq!(place.untouched(), *before);
     check(place);
     let log = place.git(&["log", "-1", "--format=%s", &format!("warpsmith/{run}")]);
-    assert!(log.starts_with("rmsnorm: PASSES 40→4 ("), "{log}");
+    assert!(log.starts_with("rmsnorm: PASSES 200→4 ("), "{log}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn its_summary_says_how_the_kernel_started_and_what_it_is_now() {
     let (start, now) = last.rsplit_once(": ").unwrap().1.split_once(" -> ").unwrap();
     assert!(start.ends_with('s') && now.ends_with('s') && start != now, "{last}");
     has(&status, &["ended because no targets left", "x what you had (limit 2x)"]);
-    has(&place.warpsmith(&["show", "2"]).ok(), &["PASSES 40→4", "cols=512 rows=16"]);
+    has(&place.warpsmith(&["show", "2"]).ok(), &["PASSES 200→4", "cols=512 rows=16"]);
     // A command of the user's is told of a gain that was measured.
     let news = place.read(".warpsmith/news");
     assert!(news.starts_with("measured ") && news.contains("of kernels/cpu/rmsnorm.c on "), "{news}");
@@ -89,7 +89,7 @@ fn its_page_and_its_commit_speak_of_the_kernel() {
     let place = ENDED.place.copy();
     place.warpsmith(&["report", "--out", ".warpsmith/page"]).ok();
     let page = place.read(".warpsmith/page/index.html");
-    has(&page, &["<h1>rmsnorm.c is ", " as fast</h1>", "cols=512 rows=16 f32 on ", "Of its roofline", "PASSES 40→4"]);
+    has(&page, &["<h1>rmsnorm.c is ", " as fast</h1>", "cols=512 rows=16 f32 on ", "Of its roofline", "PASSES 200→4"]);
     let body = page.split("</style>").last().unwrap();
     lacks(body, &["One pass", "Predicted", "of the model", "warpsmith verify", "not profiled"]);
     assert!(place.root.join(".warpsmith/page/roofline.svg").is_file());

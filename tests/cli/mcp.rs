@@ -117,7 +117,7 @@ fn with(text: &str, from: &str, to: &str) -> String {
 }
 
 fn fast() -> String {
-    with(&kernels::keeps(), "value = 40", "value = 4")
+    with(&kernels::keeps(), "value = 200", "value = 4")
 }
 
 #[tokio::test(flavor = "multi_thread")]

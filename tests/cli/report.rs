@@ -66,7 +66,7 @@ fn after_a_run_the_page_has_every_experiment_and_the_models_speedup() {
     let keep = rows.iter().find(|row| row.status == "keep").unwrap();
     for part in [
         "<h1>model is ",
-        "PASSES 40→4",
+        "PASSES 200→4",
         "Outputs agree to",
         "x what you had (limit 2x)",
         "not asked for",

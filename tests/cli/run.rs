@@ -33,7 +33,7 @@ fn a_run_leaves_a_ledger_with_a_base_for_each_target_and_what_it_kept() {
     }
     let keep = rows.iter().find(|row| row.status == "keep").unwrap();
     assert_eq!((keep.op.as_str(), keep.technique.as_str(), keep.stage.as_str()), ("rmsnorm", "tune", "confirm"));
-    assert_eq!(keep.description, "PASSES 40→4");
+    assert_eq!(keep.description, "PASSES 200→4");
     assert!(keep.speedup.unwrap() > 1.5 && keep.low.unwrap() <= keep.speedup.unwrap() && keep.vs_user.unwrap() > 1.5);
     let numbers: Vec<u64> = rows.iter().map(|row| row.exp).collect();
     assert_eq!(numbers, (1..=rows.len() as u64).collect::<Vec<_>>());
@@ -47,7 +47,7 @@ fn the_branch_reads_as_a_story_and_says_why_to_believe_it() {
     let subjects: Vec<_> = log.lines().collect();
     // A start that the repository already has is no commit.
     assert_eq!(subjects.len(), 1, "{log}");
-    assert!(subjects[0].starts_with("rmsnorm: PASSES 40→4 (") && subjects[0].ends_with("x total)"), "{log}");
+    assert!(subjects[0].starts_with("rmsnorm: PASSES 200→4 (") && subjects[0].ends_with("x total)"), "{log}");
     let message = place.git(&["log", "-1", "--format=%B", &format!("warpsmith/{run}")]);
     for part in ["µs, was", "cases correct; margin", "confirmed in fresh processes: "] {
         assert!(message.contains(part), "{part} is missing in\n{message}");

@@ -23,7 +23,7 @@ fn with(text: &str, from: &str, to: &str) -> String {
 }
 
 fn fast() -> String {
-    with(&kernels::keeps(), "value = 40", "value = 4")
+    with(&kernels::keeps(), "value = 200", "value = 4")
 }
 
 /// Writes a file as many editors do: a new one takes the old one's name.

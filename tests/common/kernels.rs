@@ -31,7 +31,7 @@ fn rmsnorm(front: &str, head: &str, cheat: &str) -> String {
 
 /// Two points, the other one several times as fast: one keep, and the default speedup rule ends the target.
 pub fn keeps() -> String {
-    rmsnorm("[tune]\nPASSES = { value = 40, choices = [4, 40] }\n", "", "")
+    rmsnorm("[tune]\nPASSES = { value = 200, choices = [4, 200] }\n", "", "")
 }
 
 /// The same for layernorm, further apart: a decoding pass has few rows.
@@ -78,7 +78,7 @@ pub fn goes_wrong(modes: &[i64]) -> String {
     let choices: Vec<String> = modes.iter().map(i64::to_string).collect();
     rmsnorm(
         &format!("[tune]\nMODE = {{ value = 0, choices = [0, {}] }}\n", choices.join(", ")),
-        "#if MODE == 4 && WS_F16\n#error not written yet\n#endif\n#define PASSES (MODE ? 4 : 40)\n",
+        "#if MODE == 4 && WS_F16\n#error not written yet\n#endif\n#define PASSES (MODE ? 4 : 200)\n",
         "if (cols % 2 == 1) {
         if (MODE == 1) cols--;
         if (MODE == 2) *(volatile int *)8 = 1;
