@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
 use warpsmith::backend::cpu::{Arena, Compiler, Host, Image, Limits, device_card};
 use warpsmith::backend::{Call, Fault, Region, Span};
 use warpsmith::op::Dtype;
@@ -271,6 +272,29 @@ fn when_the_judge_lets_go_a_running_child_ends() {
     assert!(host.cpu_time() > Duration::ZERO);
     let _ = host.launch(&bench.call(0), Duration::from_millis(10));
     drop(host);
+}
+
+#[test]
+fn when_the_judge_is_killed_a_child_that_it_had_stopped_ends() {
+    let judge = std::thread::spawn(|| {
+        let bench = Bench::new(16);
+        let host = bench.host(&[EMPTY]);
+        let children = std::fs::read_to_string("/proc/thread-self/children").ok()?;
+        let child = Pid::from_raw(children.split_whitespace().last()?.parse().ok()?)?;
+        kill_process_group(child, Signal::STOP).unwrap();
+        // What is killed lets go of nothing.
+        std::mem::forget(host);
+        Some(child)
+    });
+    let Some(child) = judge.join().unwrap() else { return eprintln!("skipped: this system does not list children") };
+    let until = Instant::now() + LIMIT;
+    loop {
+        match waitpid(Some(child), WaitOptions::NOHANG).unwrap() {
+            Some((_, ended)) => break assert_eq!(ended.terminating_signal(), Some(Signal::KILL.as_raw())),
+            None => assert!(Instant::now() < until, "it still stands there"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

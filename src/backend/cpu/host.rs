@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -63,6 +64,8 @@ pub enum HostError {
 }
 
 /// A supervised child process with images loaded and an arena mapped.
+///
+/// It stays with the thread that started it: when that ends, the system ends the child.
 #[derive(Debug)]
 pub struct Host {
     child: Child,
@@ -75,6 +78,7 @@ pub struct Host {
     batch: u32,
     all_threads: Threads,
     alive: bool,
+    of_this_thread: PhantomData<*const ()>,
 }
 
 /// Opens this program's own file now, so that hosts started later run the same program even if it is rebuilt meanwhile.
@@ -138,6 +142,7 @@ impl Host {
             threads: threads as u32,
             batch: 0,
             alive: true,
+            of_this_thread: PhantomData,
         };
         match host.hear(PATIENCE)?.0 {
             wake::HELLO => {
@@ -369,6 +374,8 @@ fn spawn(executable: Option<&PathBuf>, passed: [i32; 6]) -> io::Result<Child> {
     command.env_clear().process_group(0).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let inherit = move || {
+        // Its leash ends it as well, but not while it is stopped, and the judge may be killed just then.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         for fd in passed {
             // SAFETY: the descriptor is open here, inherited from the judge; only this process's flag changes.
             let fd = unsafe { std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(fd)) };
