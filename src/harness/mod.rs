@@ -16,6 +16,7 @@ mod session;
 mod simplicity;
 #[cfg(test)]
 mod simulation;
+mod spots;
 mod spread;
 mod stages;
 mod task;
