@@ -80,17 +80,26 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The adversarial inputs at a target's shape in its dtype, one of the sizes that shrink kept as it is, for each of them.
+    /// The adversarial inputs at a target's sizes in its dtype, once with each of those that may shrink as it is. What is no
+    /// size (masked or not, transposed or not) stays what the input was made for.
     fn add_hostile(&mut self, wanted: &TargetShape) -> Result<(), OpError> {
-        let (op, CaseLimits { macs, elements, .. }) = (self.op, *self.limits);
-        for kept in &op.shrink {
-            let small = (macs / HOSTILE_SHARE, elements / HOSTILE_SHARE);
-            let (shape, shrunk) = op.shrink_others(&wanted.shape, Some(kept), small.0, small.1)?;
-            for hostile in &op.adversarial {
-                let serves = hostile.dtypes.is_empty() || hostile.dtypes.contains(&wanted.dtype);
-                let case = Case { shape: shape.clone(), dtype: wanted.dtype, input: Some(hostile.name.clone()) };
-                if serves && can_be_drawn(op, &case)? {
-                    self.add_shrunk(Stage::Stability, (shape.clone(), shrunk), wanted.dtype, Some(&hostile.name));
+        let (op, dtype, CaseLimits { macs, elements, .. }) = (self.op, wanted.dtype, *self.limits);
+        let wanted = op.complete(&wanted.shape)?;
+        for hostile in op.adversarial.iter().filter(|it| it.dtypes.is_empty() || it.dtypes.contains(&dtype)) {
+            let made_for = op.complete(&hostile.shape)?;
+            let mut shape = wanted.clone();
+            for (symbol, value) in &made_for.0 {
+                if !is_size(op, symbol) {
+                    shape = shape.with(symbol, *value);
+                }
+            }
+            for kept in &op.shrink {
+                let small = (macs / HOSTILE_SHARE, elements / HOSTILE_SHARE);
+                // Not every operation makes sense in every mixture.
+                let Ok((shape, shrunk)) = op.shrink_others(&shape, Some(kept), small.0, small.1) else { continue };
+                let case = Case { shape, dtype, input: Some(hostile.name.clone()) };
+                if can_be_drawn(op, &case)? {
+                    self.add_shrunk(Stage::Stability, (case.shape, shrunk), dtype, Some(&hostile.name));
                 }
             }
         }
@@ -104,6 +113,11 @@ impl Plan<'_> {
             self.cases.push(PlannedCase { stage, case, shrunk });
         }
     }
+}
+
+/// Whether a symbol is a size of some tensor.
+fn is_size(op: &Operation, symbol: &str) -> bool {
+    op.tensors.iter().flat_map(|tensor| &tensor.shape).any(|dimension| dimension.names().contains(&symbol))
 }
 
 /// Whether a case's inputs exist at its shape: an index needs something to choose from.

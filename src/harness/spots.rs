@@ -29,7 +29,8 @@ impl Spots {
             let size = stored.bytes();
             let elements = (span.bytes / size) as u64;
             let stream = Stream::new(seed.wrapping_add(number), "places");
-            let indices = (0..PLACES.min(elements)).map(|place| stream.below(place, elements) as usize).collect::<Vec<_>>();
+            let indices =
+                (0..PLACES.min(elements)).map(|place| stream.below(place, elements) as usize).collect::<Vec<_>>();
             let before = arena.gather(&span, size, &indices);
             (elements > 0).then_some(Spot { span, size, indices, before })
         });

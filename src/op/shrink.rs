@@ -43,7 +43,8 @@ impl Operation {
 
     fn halved(&self, shape: &Shape, kept: Option<&str>) -> Option<Shape> {
         let symbols = self.shrink.iter().map(String::as_str).filter(|symbol| Some(*symbol) != kept);
-        let mut candidates: Vec<(&str, i64)> = symbols.filter_map(|symbol| Some((symbol, shape.get(symbol)?))).collect();
+        let mut candidates: Vec<(&str, i64)> =
+            symbols.filter_map(|symbol| Some((symbol, shape.get(symbol)?))).collect();
         // Stable: equals stay in the order of the list.
         candidates.sort_by_key(|&(_, value)| std::cmp::Reverse(value));
         candidates.into_iter().find_map(|(symbol, value)| {
