@@ -220,6 +220,62 @@ fn a_kernel_that_says_it_is_done_while_it_runs_on_is_found_out() {
 }
 
 #[test]
+fn a_kernel_that_takes_over_and_works_before_it_is_told_to_is_found_out() {
+    let bench = Bench::new(16);
+    // It never returns: it answers the judge itself, after a while of work that no clock sees.
+    let text = "
+        static long call(long number, long fd, const char *byte) {
+            long r;
+            __asm__ volatile(\"syscall\" : \"=a\"(r) : \"0\"(number), \"D\"(fd), \"S\"(byte), \"d\"(1L) : \"rcx\", \"r11\", \"memory\");
+            return r;
+        }
+        static void kernel(const float *x, float *y, int64_t n, float s) {
+            char order;
+            call(1, 4, \"D\");
+            while (call(0, 3, &order) == 1) {
+                for (volatile int64_t i = 0; i < 50000000; i++) {}
+                call(1, 4, \"R\");
+                call(1, 4, \"D\");
+            }
+        }";
+    if cfg!(target_arch = "x86_64") && std::fs::read_to_string("/proc/self/schedstat").is_ok() {
+        let mut host = bench.host(&[text]);
+        host.launch(&bench.call(0), LIMIT).unwrap();
+        host.idle_check().unwrap();
+        host.launch(&bench.call(0), LIMIT).unwrap();
+        assert!(matches!(host.idle_check(), Err(Fault::RanOutside { .. })));
+    }
+}
+
+#[test]
+fn a_kernel_that_leaves_a_loop_by_the_back_door_is_waited_for() {
+    let bench = Bench::new(16);
+    // The launching thread jumps out of its share while another thread is still at work.
+    let text = "
+        typedef struct { float *y; void *back[5]; } job;
+        static void body(int64_t begin, int64_t end, void *context) {
+            job *p = context;
+            if (begin == 0) __builtin_longjmp(p->back, 1);
+            for (volatile int64_t i = 0; i < 50000000; i++) {}
+            p->y[0] = 2;
+        }
+        static void kernel(const float *x, float *y, int64_t n, float s) {
+            static const int parts = 2;
+            volatile job p;
+            p.y = y;
+            y[0] = 1;
+            if (__builtin_setjmp((void **)p.back) == 0) ws_parallel(parts, body, (void *)&p);
+        }";
+    if std::thread::available_parallelism().unwrap().get() > 1 {
+        let mut host = bench.host(&[text]);
+        for _ in 0..2 {
+            host.launch(&bench.call(0), LIMIT).unwrap();
+            host.idle_check().unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_kernel_that_says_done_twice_is_found_out() {
     let bench = Bench::new(16);
     let text = "

@@ -29,6 +29,13 @@ pub enum Fault {
         /// How long, at least.
         time: Duration,
     },
+    /// It worked before it was told to, or after, longer than getting ready and lying down take. What is said of
+    /// [`Self::RanOn`] is true here too.
+    #[error("it ran for {:.1} ms outside of the time that was taken", time.as_secs_f64() * 1e3)]
+    RanOutside {
+        /// How long, the thread that did so longest.
+        time: Duration,
+    },
     /// It did something beside its work: spoke for the harness, or left the process changed.
     #[error("{what}")]
     Escaped {

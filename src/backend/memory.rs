@@ -301,7 +301,8 @@ impl CaseMemory {
         self.scratch.len()
     }
 
-    fn outputs_of(&self, copy: usize) -> impl Iterator<Item = (Stored, Span)> + '_ {
+    /// The same with what their elements are.
+    pub fn outputs_of(&self, copy: usize) -> impl Iterator<Item = (Stored, Span)> + '_ {
         let pairs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
         let outputs = pairs.filter(|(tensor, _)| tensor.role == Role::Output);
         outputs.filter_map(|(tensor, span)| Some((tensor.dtype.stored(self.case.dtype), (*span)?)))

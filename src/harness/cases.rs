@@ -2,7 +2,11 @@
 
 use crate::backend::CaseLimits;
 use crate::evaluation::Stage;
-use crate::op::{Case, Dtype, OpError, Operation, Shape, TargetShape};
+use crate::op::{Case, Distribution, DrawPlan, Dtype, OpError, Operation, Shape, TargetShape};
+
+/// What part of a case's limits an adversarial input at a target's shape may have: there are many of them, and all sizes
+/// but one may be small.
+const HOSTILE_SHARE: u64 = 16;
 
 /// A case, the stage it belongs to, and whether its shape was made smaller for this machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +22,9 @@ pub struct PlannedCase {
 /// All cases of stages 1, 2, 3 and 5 in the order they run, within the device's `limits`; determinism and timing take the
 /// target's shapes.
 ///
-/// Target shapes join the sweep in their own dtype, because a model's shapes are the ones that matter.
+/// Target shapes join the sweep in their own dtype, because a model's shapes are the ones that matter. The one with the most
+/// work meets the adversarial inputs too, once with each of its sizes as it is: a kernel may go another way where a size is
+/// large, and the way that is timed must be safe.
 ///
 /// # Errors
 /// A shape that does not fit the operation.
@@ -47,6 +53,9 @@ pub fn plan(
             }
         }
     }
+    if let Some(wanted) = most_work(op, target)? {
+        cases.add_hostile(wanted)?;
+    }
     let random = op.random_shape(seed)?;
     for shape in op.edges.iter().chain([&random]) {
         for dtype in Dtype::ALL {
@@ -67,11 +76,74 @@ impl Plan<'_> {
     fn add(&mut self, stage: Stage, shape: &Shape, dtype: Dtype, input: Option<&str>) -> Result<(), OpError> {
         let CaseLimits { macs, elements, .. } = *self.limits;
         let (shape, shrunk) = self.op.shrink_to(&self.op.complete(shape)?, macs, elements)?;
+        self.add_shrunk(stage, (shape, shrunk), dtype, input);
+        Ok(())
+    }
+
+    /// The adversarial inputs at a target's sizes in its dtype, once with each of those that may shrink as it is. What is no
+    /// size (masked or not, transposed or not) stays what the input was made for.
+    fn add_hostile(&mut self, wanted: &TargetShape) -> Result<(), OpError> {
+        let (op, dtype, CaseLimits { macs, elements, .. }) = (self.op, wanted.dtype, *self.limits);
+        let wanted = op.complete(&wanted.shape)?;
+        for hostile in op.adversarial.iter().filter(|it| it.dtypes.is_empty() || it.dtypes.contains(&dtype)) {
+            let made_for = op.complete(&hostile.shape)?;
+            let mut shape = wanted.clone();
+            for (symbol, value) in &made_for.0 {
+                if !is_size(op, symbol) {
+                    shape = shape.with(symbol, *value);
+                }
+            }
+            for kept in &op.shrink {
+                let small = (macs / HOSTILE_SHARE, elements / HOSTILE_SHARE);
+                // Not every operation makes sense in every mixture.
+                let Ok((shape, shrunk)) = op.shrink_others(&shape, Some(kept), small.0, small.1) else { continue };
+                let case = Case { shape, dtype, input: Some(hostile.name.clone()) };
+                if can_be_drawn(op, &case)? {
+                    self.add_shrunk(Stage::Stability, (case.shape, shrunk), dtype, Some(&hostile.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_shrunk(&mut self, stage: Stage, (shape, shrunk): (Shape, bool), dtype: Dtype, input: Option<&str>) {
         let case = Case { shape, dtype, input: input.map(str::to_owned) };
         // Shrinking may make two shapes one.
         if !self.cases.iter().any(|known| known.stage == stage && known.case == case) {
             self.cases.push(PlannedCase { stage, case, shrunk });
         }
-        Ok(())
     }
+}
+
+/// Whether a symbol is a size of some tensor.
+fn is_size(op: &Operation, symbol: &str) -> bool {
+    op.tensors.iter().flat_map(|tensor| &tensor.shape).any(|dimension| dimension.names().contains(&symbol))
+}
+
+/// Whether a case's inputs exist at its shape: an index needs something to choose from.
+fn can_be_drawn(op: &Operation, case: &Case) -> Result<bool, OpError> {
+    for tensor in &op.tensors {
+        if let Some(how) = op.draw_of(tensor, case)?.filter(|how| how.dist == Distribution::Index) {
+            let plan = DrawPlan::new(op, tensor, &case.shape, case.dtype, how, 0)?;
+            if plan.scale < 1.0 {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The target's shape with the most flops.
+///
+/// # Errors
+/// A shape that does not fit the operation.
+pub(super) fn most_work<'a>(op: &Operation, target: &'a [TargetShape]) -> Result<Option<&'a TargetShape>, OpError> {
+    let mut best: Option<(u64, &TargetShape)> = None;
+    for wanted in target {
+        let flops = op.flops(&op.complete(&wanted.shape)?)?;
+        if best.is_none_or(|(most, _)| flops > most) {
+            best = Some((flops, wanted));
+        }
+    }
+    Ok(best.map(|(_, wanted)| wanted))
 }

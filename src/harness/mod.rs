@@ -16,6 +16,7 @@ mod session;
 mod simplicity;
 #[cfg(test)]
 mod simulation;
+mod spots;
 mod spread;
 mod stages;
 mod task;
@@ -64,7 +65,9 @@ impl Failure {
             Fault::Crash { what: how, input_offset: Some(_), .. } => Self::reject(stage, format!("{how} at {what}")),
             Fault::Crash { what: how, .. } => Self::Verdict(Verdict::Crash { stage, why: format!("{how} at {what}") }),
             Fault::Timeout { .. } => Self::Verdict(Verdict::Timeout { stage, why: format!("{fault} at {what}") }),
-            Fault::Escaped { .. } | Fault::RanOn { .. } => Self::reject(stage, format!("{fault} at {what}")),
+            Fault::Escaped { .. } | Fault::RanOn { .. } | Fault::RanOutside { .. } => {
+                Self::reject(stage, format!("{fault} at {what}"))
+            }
             Fault::Host(error) => Self::Judge(JudgeError::machine("candidate's process", error)),
         }
     }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::backend::{Backend, CaseMemory, ScratchBuffer};
 use crate::evaluation::{CaseResult, Stage};
-use crate::op::{Case, Operation, TargetShape};
+use crate::op::{Case, TargetShape};
 use crate::rng::Stream;
 
 use super::Failure;
 use super::bench::{Bench, Trial};
 use super::build::{Build, Making};
-use super::cases::PlannedCase;
+use super::cases::{PlannedCase, most_work};
 use super::check::{check, describe};
 use super::determinism::{PLACES, determinism};
 use super::task::JudgeError;
@@ -40,7 +40,7 @@ impl<'a, B: Backend> Stages<'a, B> {
         target: &[TargetShape],
         seed: u64,
     ) -> Result<Self, Failure> {
-        let largest = largest(bench.op(), target)?;
+        let largest = most_work(bench.op(), target).map_err(JudgeError::from)?.map(timed_case);
         let (results, occupancy) = (BTreeMap::new(), Vec::new());
         Ok(Self { bench, planned, largest, seed, arena: None, results, failure: None, occupancy })
     }
@@ -147,16 +147,4 @@ impl<'a, B: Backend> Stages<'a, B> {
         }
         Ok(())
     }
-}
-
-/// The timed case with the most work.
-fn largest(op: &Operation, target: &[TargetShape]) -> Result<Option<Case>, Failure> {
-    let mut best: Option<(u64, Case)> = None;
-    for wanted in target {
-        let flops = op.flops(&wanted.shape).map_err(JudgeError::from)?;
-        if best.as_ref().is_none_or(|(most, _)| flops > *most) {
-            best = Some((flops, timed_case(wanted)));
-        }
-    }
-    Ok(best.map(|(_, case)| case))
 }

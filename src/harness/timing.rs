@@ -13,6 +13,7 @@ use super::bench::{Bench, Taken};
 use super::build::Build;
 use super::check::{compare_with_oracle, damage, describe};
 use super::session::{Block, Round, Side, order};
+use super::spots::Spots;
 use super::task::JudgeError;
 use super::undisturbed::undisturbed;
 use super::unslowed::{PAUSES, unslowed};
@@ -36,6 +37,8 @@ struct TimedShape {
     next: usize,
     batch: usize,
     limit: Duration,
+    /// What stood in some places of each copy's outputs before they were used.
+    spots: Vec<Option<Spots>>,
 }
 
 /// The two that are timed against each other, and how many rounds a block of theirs has.
@@ -60,6 +63,10 @@ pub(super) struct Rig<B: Backend> {
     seed: u64,
     /// Rounds measured so far: no two have the same order by construction.
     rounds: u64,
+    /// Times that copies were renewed: no two are given the same contents.
+    renewals: u64,
+    /// Whether kernels have memory that outlives a launch, as a process has.
+    renews: bool,
 }
 
 /// What one timing gave.
@@ -118,14 +125,16 @@ impl<B: Backend> Rig<B> {
             let seeds: Vec<(usize, u64)> = (0..copies).map(|copy| (copy, seed.wrapping_add(copy as u64))).collect();
             memory.poison_all(&mut arena, &seeds);
             let limit = bench.launch_limit(&case).map_err(JudgeError::from)?;
-            shapes.push(TimedShape { case, memory, split, copies, next: 0, batch: 1, limit });
+            let spots = (0..copies).map(|_| None).collect();
+            shapes.push(TimedShape { case, memory, split, copies, next: 0, batch: 1, limit, spots });
         }
-        Ok(Self { arena, shapes, seed, rounds: 0 })
+        Ok(Self { arena, shapes, seed, rounds: 0, renewals: 0, renews: bench.backend.hosts_are_processes() })
     }
 
     /// Goes on as if earlier sessions of this seed had been measured here.
     pub(super) const fn skip_to(&mut self, session: u32) {
         self.rounds = (session as u64) << 32;
+        self.renewals = self.rounds;
     }
 
     /// Starts both kernels in fresh processes and warms them up.
@@ -153,6 +162,10 @@ impl<B: Backend> Rig<B> {
                     let batch = bench.backend.calls_per_sample(fastest, shape.copies);
                     shape.batch = batch.clamp(1, shape.copies);
                 }
+            }
+            // Nothing that was met while warming up is met again.
+            if self.renews {
+                self.refresh(index, self.shapes[index].copies)?;
             }
         }
         Ok(pair)
@@ -198,7 +211,10 @@ impl<B: Backend> Rig<B> {
                     if check {
                         self.verify(bench, index, &sample.taken)?;
                     }
-                    self.refresh(index, batch);
+                    if mine {
+                        self.look_at_spots(bench, index, batch)?;
+                    }
+                    self.refresh(index, batch)?;
                 }
                 samples_us.push(times);
             }
@@ -214,7 +230,7 @@ impl<B: Backend> Rig<B> {
                 bench.check_cancelled()?;
                 let sample = self.sample(bench, pair, index, (Side::Candidate, 1), true)?;
                 self.verify(bench, index, &sample.taken)?;
-                self.refresh(index, 1);
+                self.refresh(index, 1)?;
             }
         }
         Ok(())
@@ -245,12 +261,12 @@ impl<B: Backend> Rig<B> {
                 runner.host = bench.host(runner.build, &self.arena)?;
                 // Its first launches, cold, are not what is measured.
                 for _ in 0..UNMEASURED {
-                    self.refresh(index, batch);
+                    self.refresh(index, batch)?;
                     if let Err(fault) = self.attempt(runner, index, (side, batch), false)? {
                         return Ok(Err(fault));
                     }
                 }
-                self.refresh(index, batch);
+                self.refresh(index, batch)?;
             }
             self.attempt(runner, index, (side, batch), change)
         })?;
@@ -299,13 +315,39 @@ impl<B: Backend> Rig<B> {
         Ok(())
     }
 
-    /// Poisons the copies just used, long before their next turn, so that they are cold again by then.
-    fn refresh(&mut self, index: usize, batch: usize) {
+    /// Whether the latest sample wrote its outputs, in a few places that nobody can foresee. Every sample is looked at: a
+    /// launch in many that does nothing would slip through the few that are compared with the oracle.
+    fn look_at_spots(&mut self, bench: &Bench<'_, B>, index: usize, batch: usize) -> Result<(), Failure> {
+        let shape = &self.shapes[index];
+        for copy in shape.used(batch) {
+            if shape.spots[copy].as_ref().is_some_and(|spots| spots.untouched(&mut self.arena)) {
+                let label = describe(bench.op(), &shape.case);
+                let why = format!("a timed output is wrong: {label}: a part of it was not written");
+                return Err(Failure::reject(Stage::Timing, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Renews the copies just used, long before their next turn, so that they are cold again by then: poison where results
+    /// go and, where a kernel could remember them, inputs that it has never met.
+    fn refresh(&mut self, index: usize, batch: usize) -> Result<(), Failure> {
         let shape = &mut self.shapes[index];
-        let copies = (1..=batch).map(|back| (shape.next + shape.copies * batch - back) % shape.copies);
         let stream = Stream::new(self.seed, "refresh");
-        let seeds: Vec<(usize, u64)> = copies.map(|copy| (copy, stream.bits(self.rounds << 8 | copy as u64))).collect();
+        let copies: Vec<usize> = shape.used(batch).collect();
+        let seeds: Vec<(usize, u64)> =
+            copies.iter().map(|copy| (*copy, stream.bits(self.rounds << 8 | *copy as u64))).collect();
         shape.memory.poison_all(&mut self.arena, &seeds);
+        if self.renews {
+            let (inputs, places) = (Stream::new(self.seed, "renew"), Stream::new(self.seed, "spots"));
+            for copy in copies {
+                self.renewals += 1;
+                shape.memory.draw(&mut self.arena, copy, inputs.bits(self.renewals)).map_err(JudgeError::from)?;
+                let seed = places.bits(self.renewals);
+                shape.spots[copy] = Some(Spots::of(&shape.memory, &mut self.arena, copy, seed));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -351,6 +393,12 @@ impl TimedShape {
         }
         call.zeroed.retain(|span| call.pointers.contains(&Some(*span)));
         call
+    }
+
+    /// The copies of the latest `batch` launches, the last one first.
+    fn used(&self, batch: usize) -> impl Iterator<Item = usize> + use<> {
+        let (next, copies) = (self.next, self.copies);
+        (1..=batch).map(move |back| (next + copies * batch - back) % copies)
     }
 
     /// Which copies of a sample that starts at `first` are checked: the last, and one that nobody can foresee (JUDGE, row 6).

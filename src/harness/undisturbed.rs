@@ -17,13 +17,13 @@ const PAUSES_MS: [u64; 4] = [0, 50, 250, 1000];
 /// process.
 ///
 /// # Errors
-/// Whatever `attempt` fails with; a fault other than [`Fault::RanOn`] at once, that one after the last try.
+/// Whatever `attempt` fails with; a fault other than [`Fault::RanOn`] and [`Fault::RanOutside`] at once, those after the last try.
 pub(super) fn undisturbed<T>(
     mut attempt: impl FnMut(bool) -> Result<Result<T, Fault>, Failure>,
 ) -> Result<Result<T, Fault>, Failure> {
     let mut outcome = attempt(false)?;
     for pause in PAUSES_MS {
-        if !matches!(outcome, Err(Fault::RanOn { .. })) {
+        if !matches!(outcome, Err(Fault::RanOn { .. } | Fault::RanOutside { .. })) {
             break;
         }
         std::thread::sleep(Duration::from_millis(pause));

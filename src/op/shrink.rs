@@ -17,19 +17,34 @@ impl Operation {
     /// # Errors
     /// As [`Operation::complete`].
     pub fn shrink_to(&self, shape: &Shape, max_macs: u64, max_elements: u64) -> Result<(Shape, bool), OpError> {
+        self.shrink_others(shape, None, max_macs, max_elements)
+    }
+
+    /// The same without ever halving `kept`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn shrink_others(
+        &self,
+        shape: &Shape,
+        kept: Option<&str>,
+        max_macs: u64,
+        max_elements: u64,
+    ) -> Result<(Shape, bool), OpError> {
         let original = self.complete(shape)?;
         let mut shape = original.clone();
         while self.macs(&shape)? > max_macs || self.all_elements(&shape)? > max_elements {
-            let Some(smaller) = self.halved(&shape) else { break };
+            let Some(smaller) = self.halved(&shape, kept) else { break };
             shape = smaller;
         }
         let shrunk = shape != original;
         Ok((shape, shrunk))
     }
 
-    fn halved(&self, shape: &Shape) -> Option<Shape> {
+    fn halved(&self, shape: &Shape, kept: Option<&str>) -> Option<Shape> {
+        let symbols = self.shrink.iter().map(String::as_str).filter(|symbol| Some(*symbol) != kept);
         let mut candidates: Vec<(&str, i64)> =
-            self.shrink.iter().filter_map(|symbol| Some((symbol.as_str(), shape.get(symbol)?))).collect();
+            symbols.filter_map(|symbol| Some((symbol, shape.get(symbol)?))).collect();
         // Stable: equals stay in the order of the list.
         candidates.sort_by_key(|&(_, value)| std::cmp::Reverse(value));
         candidates.into_iter().find_map(|(symbol, value)| {

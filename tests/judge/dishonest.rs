@@ -1,7 +1,12 @@
 //! Kernels that take a short cut and hope that nobody looks.
 
-use crate::bench::{Edits, Row, judge};
+use crate::bench::{Edits, Row, answer, edit, judge, task};
+use crate::honest;
+use warpsmith::evaluation::Evaluation;
 use warpsmith::evaluation::Stage::{self, Edges, Smoke, Stability, Sweep, Timing};
+use warpsmith::harness::{EvaluationTask, Precision};
+use warpsmith::op::{Dtype, Shape, TargetShape};
+use warpsmith::worker::protocol::Ask;
 
 const fn row(name: &'static str, op: &'static str, edits: Edits, stages: &'static [Stage], part: &'static str) -> Row {
     Row { name, op, edits, status: "reject", stages, part }
@@ -109,6 +114,41 @@ const ROWS: &[Row] = &[
         &[Timing],
         "a timed output is wrong",
     ),
+    // Few launches are compared with the oracle, and this one would mostly get through between them.
+    row(
+        "computes nothing in one launch of sixty-four (6)",
+        "rmsnorm",
+        &[
+            COUNTER,
+            ("count[101]++ > 60", "count[101]++ % 64 == 63"),
+            (
+                "    for (int64_t r = 0; r < rows; r++) {\n        double",
+                "    if (late) return;\n    for (int64_t r = 0; r < rows; r++) {\n        double",
+            ),
+        ],
+        &[Timing],
+        "a timed output is wrong",
+    ),
+    row(
+        "one pass for the variance at the timed size (10)",
+        "layernorm",
+        &[
+            (
+                "const float d = ws_load(x[r * dim + j]) - mean; sq",
+                "const float d = ws_load(x[r * dim + j]) - (dim == 1000 ? 0 : mean); sq",
+            ),
+            ("squares / (float)dim;", "squares / (float)dim - (dim == 1000 ? mean * mean : 0);"),
+        ],
+        &[Stability],
+        "far_from_zero",
+    ),
+    row(
+        "no shift by the maximum at the timed size (10)",
+        "flash_attention",
+        &[("expf(score[j] - top)", "expf(S_kv == 90 ? score[j] : score[j] - top)")],
+        &[Stability],
+        "large_scores",
+    ),
     row(
         "approximate where it is large (10)",
         "rmsnorm",
@@ -198,6 +238,43 @@ const ROWS: &[Row] = &[
         "wrote to its inputs",
     ),
 ];
+
+/// Right whatever comes, and quick where what comes was there before: a memo in memory of the process's own, with the whole
+/// input for a key.
+const MEMO: Edits = &[
+    ("void softmax", "#include <stdlib.h>\nstatic void honest"),
+    (
+        "            y[r * cols + j] = ws_store(p);\n        }\n    }\n}",
+        "            y[r * cols + j] = ws_store(p);\n        }\n    }\n}\n\
+void softmax(const T *x, T *y, int64_t rows, int64_t cols) {\n\
+    const size_t bytes = (size_t)(rows * cols) * sizeof(T);\n\
+    volatile uint64_t *place = malloc(4096);\n\
+    if (place[100] != 0x1234567) { place[100] = 0x1234567; place[101] = (uint64_t)calloc(64, 8); }\n\
+    uint64_t *known = (uint64_t *)place[101];\n\
+    free((void *)place);\n\
+    uint64_t *own = known;\n\
+    while (own[0] && own[0] != (uint64_t)x && own < known + 60) own += 2;\n\
+    if (bytes < 4000000 || own == known + 60) { honest(x, y, rows, cols); return; }\n\
+    if (own[0] && !memcmp((void *)own[1], x, bytes)) { memcpy(y, (char *)own[1] + bytes, bytes); return; }\n\
+    if (!own[0]) { own[0] = (uint64_t)x; own[1] = (uint64_t)malloc(2 * bytes); }\n\
+    honest(x, y, rows, cols);\n\
+    memcpy((void *)own[1], x, bytes);\n\
+    memcpy((char *)own[1] + bytes, y, bytes);\n\
+}",
+    ),
+];
+
+#[test]
+fn a_kernel_that_remembers_everything_gains_nothing_by_it() {
+    let honest = honest::small("softmax");
+    // Few copies, so that each comes again many times.
+    let shape = Shape::from([("rows", 512), ("cols", 4096)]);
+    let target = vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }];
+    let precision = Some(Precision { margin: 0.5, spread: 0.1, rounds: 1 });
+    let task = EvaluationTask { target, precision, ..task("softmax", &edit(honest, MEMO), honest) };
+    let verdict = answer::<Evaluation>(Ask::Evaluate(Box::new(task))).verdict;
+    assert_eq!(verdict.status(), "revert", "{verdict:?}");
+}
 
 #[test]
 fn dishonest_kernels_are_rejected() {

@@ -272,6 +272,7 @@ impl Child {
             // SAFETY: hostile code in a process made for it. The arrays live through the call and hold what the
             // trampoline reads; what else it does is seen by the judge.
             unsafe { entry(call.pointers.as_ptr(), call.ints.as_ptr(), call.floats.as_ptr()) };
+            pool::settle();
             let changed = fenv::get() != environment;
             if changed {
                 fenv::set(environment);

@@ -77,6 +77,8 @@ pub struct Host {
     threads: u32,
     batch: u32,
     all_threads: Threads,
+    /// What each thread had run before the latest batch, and the time that was stamped for it.
+    latest: (Vec<Duration>, Duration),
     alive: bool,
     of_this_thread: PhantomData<*const ()>,
 }
@@ -141,6 +143,7 @@ impl Host {
             page,
             threads: threads as u32,
             batch: 0,
+            latest: (Vec::new(), Duration::ZERO),
             alive: true,
             of_this_thread: PhantomData,
         };
@@ -185,6 +188,7 @@ impl Host {
         self.batch += 1;
         self.header().note.store(note::NONE, Ordering::SeqCst);
         self.header().environment.store(0, Ordering::SeqCst);
+        let before = self.all_threads.ran();
         if let Err(error) = self.commands.write_all(b"C") {
             return Err(if error.kind() == io::ErrorKind::BrokenPipe { self.died() } else { error.into() });
         }
@@ -192,6 +196,7 @@ impl Host {
         let start = Instant::now();
         self.go();
         let end = self.expect(wake::DONE, timeout)?;
+        self.latest = (before, end.duration_since(start));
         match self.header().environment.load(Ordering::SeqCst) {
             0 => Ok(end.duration_since(start)),
             call => Err(self.escaped(&format!(
@@ -222,13 +227,15 @@ impl Host {
         self.threads
     }
 
-    /// It must be asleep when it has said it is done, all threads of it. Call it right after a launch; on a quiet machine it
-    /// takes some tens of microseconds.
+    /// It must be asleep when it has said it is done, all threads of it, and must have worked only while the time was taken.
+    /// Call it right after a launch; on a quiet machine it takes some tens of microseconds.
     ///
     /// # Errors
-    /// [`Fault::RanOn`]; the host should not be used further.
+    /// [`Fault::RanOn`], [`Fault::RanOutside`]; the host should not be used further.
     pub fn idle_check(&self) -> Result<(), Fault> {
-        self.all_threads.rest().map_err(|time| Fault::RanOn { time })
+        self.all_threads.rest().map_err(|time| Fault::RanOn { time })?;
+        let (before, taken) = &self.latest;
+        self.all_threads.ran_outside(before, *taken).map_or(Ok(()), |time| Err(Fault::RanOutside { time }))
     }
 
     /// What `read` returns while every thread of the child stands still: results that a kernel delivers after it has

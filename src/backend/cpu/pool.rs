@@ -135,6 +135,22 @@ pub(super) fn warm() {
     }
 }
 
+/// Waits until no thread is at work any more. `ws_parallel` has done so already, unless a kernel left it by a way of its own.
+pub(super) fn settle() {
+    if let Some(pool) = POOL.get() {
+        loop {
+            let left = pool.left.0.load(Ordering::SeqCst);
+            if left == 0 {
+                break;
+            }
+            pool.waiting.store(true, Ordering::SeqCst);
+            sleep(&pool.left.0, left);
+            pool.waiting.store(false, Ordering::SeqCst);
+        }
+        INSIDE.set(false);
+    }
+}
+
 /// A launch is over: threads go to sleep at once.
 pub(super) fn end() {
     if let Some(pool) = POOL.get() {

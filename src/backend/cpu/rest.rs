@@ -1,10 +1,11 @@
 //! Whether a process that says it is done is really at rest.
 //!
-//! Its CPU time is no evidence at this scale: the kernel brings a running thread's account up to date only at a tick,
+//! A running thread's account of CPU time is no evidence at this scale: the kernel brings it up to date only at a tick,
 //! milliseconds apart. The state of each thread is exact, and so is the time a thread spent waiting for a core, which
-//! tells a thread that ran on from one that was not let run.
+//! tells a thread that ran on from one that was not let run. A sleeping thread's account is exact too: it tells how much of
+//! what a thread did was done while the time was taken.
 
-use std::fs::{File, read_to_string};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -28,8 +29,9 @@ pub(super) struct Threads {
 /// A thread's files. Its state is looked at after every launch, so that file stays open.
 #[derive(Debug)]
 struct Thread {
-    folder: PathBuf,
     stat: File,
+    /// What it ran and what it waited for a core (`Documentation/scheduler/sched-stats.rst`), where the system counts it.
+    account: Option<File>,
 }
 
 impl Threads {
@@ -38,6 +40,19 @@ impl Threads {
         let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
         let folders = entries.into_iter().flatten().flatten().map(|entry| entry.path());
         Self { threads: folders.filter_map(Thread::open).collect() }
+    }
+
+    /// How long each thread has run over its life, exact while it sleeps; zero where the system does not tell.
+    pub(super) fn ran(&self) -> Vec<Duration> {
+        self.threads.iter().map(|thread| thread.account().map_or(Duration::ZERO, |[ran, _]| ran)).collect()
+    }
+
+    /// How long a thread has run since `before` beyond `taken`, the time that was stamped, where that is more than getting
+    /// ready and lying down take; all of them sleep.
+    pub(super) fn ran_outside(&self, before: &[Duration], taken: Duration) -> Option<Duration> {
+        let ran = self.ran();
+        let outside = ran.iter().zip(before).map(|(after, before)| after.saturating_sub(*before).saturating_sub(taken));
+        outside.max().filter(|outside| *outside > ALLOWED)
     }
 
     /// Waits until no thread runs any more, after they were told to stop: an interrupt's time, unless a core is away.
@@ -101,7 +116,7 @@ fn ran_on(elapsed: Duration, before: Option<Duration>, after: Option<Duration>) 
 impl Thread {
     fn open(folder: PathBuf) -> Option<Self> {
         let stat = File::open(folder.join("stat")).ok()?;
-        Some(Self { folder, stat })
+        Some(Self { stat, account: File::open(folder.join("schedstat")).ok() })
     }
 
     /// Whether it sleeps; `None` where it is gone or hidden.
@@ -113,13 +128,21 @@ impl Thread {
         text[..length].get(end + 2).map(|state| *state != b'R')
     }
 
-    /// Time spent waiting for a core: the second field, in nanoseconds (`Documentation/scheduler/sched-stats.rst`). A
-    /// system that does not count it says zero everywhere.
+    /// Time spent waiting for a core.
     fn waited(&self) -> Option<Duration> {
-        let text = read_to_string(self.folder.join("schedstat")).ok()?;
-        let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
-        let counted = fields.iter().any(|field| *field > 0);
-        fields.get(1).filter(|_| counted).map(|waited| Duration::from_nanos(*waited))
+        self.account().map(|[_, waited]| waited)
+    }
+
+    /// Time on a core and time spent waiting for one: the first fields, in nanoseconds. A system that does not count them
+    /// says zero everywhere.
+    fn account(&self) -> Option<[Duration; 2]> {
+        // Three numbers of at most 20 digits.
+        let mut text = [0; 72];
+        let length = self.account.as_ref()?.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let mut fields = text.split_whitespace().map_while(|field| field.parse().ok()).map(Duration::from_nanos);
+        let both = [fields.next()?, fields.next()?];
+        both.iter().any(|field| !field.is_zero()).then_some(both)
     }
 }
 
