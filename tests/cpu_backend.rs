@@ -1,5 +1,5 @@
 //! Candidates in their own process: what they may do, and how each misdeed ends.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::time::{Duration, Instant};
 
