@@ -6,6 +6,12 @@
 use super::ErrorStats;
 
 impl ErrorStats {
+    /// Whether no error is more than `leeway` times its bound.
+    #[must_use]
+    pub fn within(&self, leeway: f64) -> bool {
+        self.worst <= leeway && self.tensor_ratio <= leeway && self.row_ratio <= leeway
+    }
+
     /// Why an output is wrong, in a sentence; `None` where it passed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {

@@ -54,7 +54,7 @@ fn examine<B: Backend>(
         Err(fault) => return Ok(Err(fault)),
     };
     let first = match once {
-        false => judge_output(trial, &memory, &before)?,
+        false => judge_output(trial, planned, &memory, &before)?,
         true => (ErrorStats::default(), intact(trial, &memory)),
     };
     if first.1.is_some() || (*stage != Stage::Smoke && !once) {
@@ -66,7 +66,7 @@ fn examine<B: Backend>(
         Ok(outputs) => outputs,
         Err(fault) => return Ok(Err(fault)),
     };
-    let (errors, failure) = judge_output(trial, &memory, &outputs)?;
+    let (errors, failure) = judge_output(trial, planned, &memory, &outputs)?;
     let remembered = outputs == before;
     Ok(Ok(match failure {
         Some(why) => (errors, Some(format!("{why}, {}", after_change(change.as_ref(), remembered)))),
@@ -116,13 +116,16 @@ fn intact<B: Backend>(trial: &mut Trial<'_, B>, memory: &CaseMemory) -> Option<S
 /// Looks at the red zones and inputs, evaluates the oracle, compares.
 fn judge_output<B: Backend>(
     trial: &mut Trial<'_, B>,
+    planned: &PlannedCase,
     memory: &CaseMemory,
     outputs: &Taken<B>,
 ) -> Result<Judged, Failure> {
-    match intact(trial, memory) {
-        Some(why) => Ok((ErrorStats::default(), Some(why))),
-        None => compare_with_oracle(trial.bench, memory, &mut trial.arena, 0, outputs),
+    if let Some(why) = intact(trial, memory) {
+        return Ok((ErrorStats::default(), Some(why)));
     }
+    let (errors, failure) = compare_with_oracle(trial.bench, memory, &mut trial.arena, 0, outputs)?;
+    let failure = failure.filter(|_| !errors.within(planned.leeway));
+    Ok((errors, failure))
 }
 
 /// Compares `outputs` with the oracle's answer for what the inputs of `copy` hold.

@@ -65,6 +65,6 @@ pub(super) fn determinism<B: Backend>(trial: &mut Trial<'_, B>, case: &Case, see
              (sums whose order is free say so with `order_free = true`)"
         ));
     }
-    let planned = PlannedCase { stage, case: case.clone(), shrunk: false };
+    let planned = PlannedCase { stage, case: case.clone(), shrunk: false, leeway: 1.0 };
     settle(trial, &planned, errors, failure)
 }
