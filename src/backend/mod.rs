@@ -12,6 +12,7 @@ mod fault;
 mod memory;
 mod values;
 
+use std::num::NonZeroU64;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -191,6 +192,9 @@ pub struct CaseLimits {
     pub macs_twice: u64,
     /// Elements of all tensors together.
     pub elements: u64,
+    /// What part of both an adversarial input at a target's sizes may have: there are many of them, and all sizes but one may
+    /// be small. Where there is none, adversarial inputs come at their own sizes only.
+    pub hostile_share: Option<NonZeroU64>,
     /// Bytes of rotated buffers in timing, all shapes together.
     pub timed_bytes: u64,
     /// Launches on the same input that must give the same bits; where a launch takes microseconds, enough for a race to show.

@@ -11,6 +11,7 @@ use crate::backend::cuda::{self, Cuda};
 use crate::backend::{Backend, cpu};
 use crate::device::{cached_card, detect_cpu};
 use crate::harness::Judge;
+use crate::sandbox;
 use crate::worker::{Judging, Workers, server};
 use crate::workspace::{BackendName, DeviceLock, DeviceSettings, cache_dir};
 
@@ -51,6 +52,8 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn processor(args: &Args) -> anyhow::Result<cpu::Cpu> {
+    // Where it may not have more, it does with what it has, on all but the largest machines.
+    let _ = sandbox::more_files();
     let compiler = cpu::Compiler::new(&cache_dir())?;
     let lock = calibrating(&detect_cpu().key, args)?;
     let limits = cpu::Limits::default();

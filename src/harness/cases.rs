@@ -1,12 +1,10 @@
 //! Which cases each stage runs: a pure function of the operation, the target and the seed.
 
+use std::num::NonZeroU64;
+
 use crate::backend::CaseLimits;
 use crate::evaluation::Stage;
 use crate::op::{Case, Distribution, DrawPlan, Dtype, OpError, Operation, Shape, TargetShape};
-
-/// What part of a case's limits an adversarial input at a target's shape may have: there are many of them, and all sizes
-/// but one may be small.
-const HOSTILE_SHARE: u64 = 16;
 
 /// A case, the stage it belongs to, and whether its shape was made smaller for this machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,8 +57,8 @@ pub fn plan(
             }
         }
     }
-    if let Some(wanted) = most_work(op, target)? {
-        cases.add_hostile(wanted)?;
+    if let (Some(wanted), Some(share)) = (most_work(op, target)?, limits.hostile_share) {
+        cases.add_hostile(wanted, share)?;
     }
     let random = op.random_shape(seed)?;
     for shape in op.edges.iter().chain([&random]) {
@@ -88,8 +86,9 @@ impl Plan<'_> {
 
     /// The adversarial inputs at a target's sizes in its dtype, once with each of those that may shrink as it is. What is no
     /// size (masked or not, transposed or not) stays what the input was made for.
-    fn add_hostile(&mut self, wanted: &TargetShape) -> Result<(), OpError> {
+    fn add_hostile(&mut self, wanted: &TargetShape, share: NonZeroU64) -> Result<(), OpError> {
         let (op, dtype, CaseLimits { macs, elements, .. }) = (self.op, wanted.dtype, *self.limits);
+        let (macs, elements) = (macs / share, elements / share);
         let wanted = op.complete(&wanted.shape)?;
         for hostile in op.adversarial.iter().filter(|it| it.dtypes.is_empty() || it.dtypes.contains(&dtype)) {
             let made_for = op.complete(&hostile.shape)?;
@@ -100,9 +99,8 @@ impl Plan<'_> {
                 }
             }
             for kept in &op.shrink {
-                let small = (macs / HOSTILE_SHARE, elements / HOSTILE_SHARE);
                 // Not every operation makes sense in every mixture.
-                let Ok((shape, shrunk)) = op.shrink_others(&shape, Some(kept), small.0, small.1) else { continue };
+                let Ok((shape, shrunk)) = op.shrink_others(&shape, Some(kept), macs, elements) else { continue };
                 let case = Case { shape, dtype, input: Some(hostile.name.clone()) };
                 if can_be_drawn(op, &case)? {
                     self.add_shrunk(Stage::Stability, (case.shape, shrunk), dtype, Some(&hostile.name), LEEWAY);

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -14,6 +16,15 @@ pub fn set_limit(resource: libc::c_int, value: u64) -> io::Result<()> {
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: `limit` lives through the call, which only reads it.
     check(unsafe { libc::setrlimit(resource as _, &raw const limit) })
+}
+
+/// This process may open as many files as it could be allowed to: a judge holds two for every thread of every candidate.
+///
+/// # Errors
+/// The system's refusal.
+pub fn more_files() -> io::Result<()> {
+    let most = getrlimit(Resource::Nofile).maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?)
 }
 
 /// Nothing this process executes from now on gains privileges.

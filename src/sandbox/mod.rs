@@ -17,7 +17,7 @@ mod syscalls;
 pub use command::{Finished, Jail};
 pub use dialect::SourceError;
 pub use files::{FileWall, confine_to_nothing};
-pub use limits::{deny_clock, no_dumps, no_new_privileges, set_limit};
+pub use limits::{deny_clock, more_files, no_dumps, no_new_privileges, set_limit};
 pub use mapped::MappedFile;
 pub use protections::{Protection, protections};
 pub use source::{C_HEADERS, check_c};

@@ -19,7 +19,8 @@ fn a_prompt_has_the_kernel_of_the_branch_its_times_and_what_was_tried() {
     );
     let kernel = place.git(&["show", &format!("warpsmith/{}:kernels/cpu/rmsnorm.c", FINISHED.run)]);
     assert!(kernel.contains("PASSES = { value = 4,"), "{kernel}");
-    for part in [kernel.as_str(), "void rmsnorm(const T *x,", "memory bound", "GB/s read", "PASSES 200→4", "| f32 |"] {
+    for part in [kernel.as_str(), "void rmsnorm(const T *x,", "memory bound", "GB/s read", "PASSES 200→4", "| f32 |"]
+    {
         assert!(out.contains(part), "{part} in\n{out}");
     }
     // The same by the run's name, by its model, and from elsewhere in the workspace.

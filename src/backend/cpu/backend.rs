@@ -1,5 +1,6 @@
 //! The processor as a [`Backend`].
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub const CASE_LIMITS: CaseLimits = CaseLimits {
     macs_twice: u64::MAX,
     // What two cores draw, compute and compare in that time.
     elements: 1 << 23,
+    hostile_share: NonZeroU64::new(16),
     timed_bytes: 1 << 30,
     repeats: 3,
     least_flops: 50_000_000,

@@ -29,6 +29,8 @@ pub fn case_limits(card: &DeviceCard, free: u64) -> CaseLimits {
         macs_twice: macs(ORACLE_TWICE),
         // Bytes, doubles of values and terms, and as much again.
         elements: free / 64,
+        // A list as long as the processor's has not been measured here.
+        hostile_share: None,
         timed_bytes: (free / 4).min(8 << 30),
         repeats: 24,
         least_flops: LEAST_FLOPS,
