@@ -138,15 +138,7 @@ pub(super) fn warm() {
 /// Waits until no thread is at work any more. `ws_parallel` has done so already, unless a kernel left it by a way of its own.
 pub(super) fn settle() {
     if let Some(pool) = POOL.get() {
-        loop {
-            let left = pool.left.0.load(Ordering::SeqCst);
-            if left == 0 {
-                break;
-            }
-            pool.waiting.store(true, Ordering::SeqCst);
-            sleep(&pool.left.0, left);
-            pool.waiting.store(false, Ordering::SeqCst);
-        }
+        pool.wait();
         INSIDE.set(false);
     }
 }
@@ -247,20 +239,27 @@ pub unsafe extern "C" fn ws_parallel(n: i64, body: Body, context: *mut c_void) {
     INSIDE.set(true);
     share(pool, 0);
     INSIDE.set(false);
-    let mut turns = 0;
-    loop {
-        let left = pool.left.0.load(Ordering::SeqCst);
-        if left == 0 {
-            return;
+    pool.wait();
+}
+
+impl Pool {
+    /// Waits until no thread is at work: watches for a short while, then sleeps.
+    fn wait(&self) {
+        let mut turns = 0;
+        loop {
+            let left = self.left.0.load(Ordering::SeqCst);
+            if left == 0 {
+                return;
+            }
+            turns += 1;
+            if turns < WATCH {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.waiting.store(true, Ordering::SeqCst);
+            sleep(&self.left.0, left);
+            self.waiting.store(false, Ordering::SeqCst);
         }
-        turns += 1;
-        if turns < WATCH {
-            std::hint::spin_loop();
-            continue;
-        }
-        pool.waiting.store(true, Ordering::SeqCst);
-        sleep(&pool.left.0, left);
-        pool.waiting.store(false, Ordering::SeqCst);
     }
 }
 

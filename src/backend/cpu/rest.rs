@@ -1,9 +1,10 @@
 //! Whether a process that says it is done is really at rest.
 //!
-//! A running thread's account of CPU time is no evidence at this scale: the kernel brings it up to date only at a tick,
-//! milliseconds apart. The state of each thread is exact, and so is the time a thread spent waiting for a core, which
-//! tells a thread that ran on from one that was not let run. A sleeping thread's account is exact too: it tells how much of
-//! what a thread did was done while the time was taken.
+//! The state of each thread is exact, and so is the time a thread spent waiting for a core, which tells a thread that ran on
+//! from one that was not let run. A running thread's account of CPU time is behind by a tick, milliseconds, and a sleeping
+//! thread's is exact: what a thread ran between two looks is never more than the difference. It tells a thread that ran on
+//! from one whose core a host took away, where the system takes that out of the account (`CONFIG_PARAVIRT_TIME_ACCOUNTING`),
+//! and how much of what a thread did was done while the time was taken.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -73,11 +74,11 @@ impl Threads {
     /// How long one ran on, where that is more than lying down takes.
     pub(super) fn rest(&self) -> Result<(), Duration> {
         let start = Instant::now();
-        let mut awake: Vec<(&Thread, Option<Duration>)> = self
+        let mut awake: Vec<(&Thread, Option<[Duration; 2]>)> = self
             .threads
             .iter()
             .filter(|thread| thread.asleep() == Some(false))
-            .map(|thread| (thread, thread.waited()))
+            .map(|thread| (thread, thread.account()))
             .collect();
         // A thread ran at least until it was last seen awake; when it lay down after that is not known, since this
         // thread may have been kept from looking.
@@ -89,7 +90,7 @@ impl Threads {
             awake.retain(|(thread, before)| match thread.asleep() {
                 Some(false) => true,
                 Some(true) => {
-                    worst = worst.max(ran_on(last, *before, thread.waited()));
+                    worst = worst.max(ran_on(last, *before, thread.account()));
                     false
                 }
                 None => false,
@@ -106,12 +107,15 @@ impl Threads {
     }
 }
 
-/// How long a thread ran within `elapsed`, where that is too long; `before` and `after` are what it has waited for a
-/// core over its life.
-fn ran_on(elapsed: Duration, before: Option<Duration>, after: Option<Duration>) -> Option<Duration> {
-    let (ran, allowed) = match (before, after) {
-        (Some(before), Some(after)) => (elapsed.saturating_sub(after.saturating_sub(before)), ALLOWED),
-        _ => (elapsed, ALLOWED_BLIND),
+/// How long a thread ran within `elapsed`, at the most, where that is too long; `before` and `after` are its accounts, the
+/// latter while it sleeps.
+fn ran_on(elapsed: Duration, before: Option<[Duration; 2]>, after: Option<[Duration; 2]>) -> Option<Duration> {
+    let (ran, allowed) = match before.zip(after) {
+        Some((before, after)) => {
+            let [ran, waited] = [0, 1].map(|field| after[field].saturating_sub(before[field]));
+            (elapsed.saturating_sub(waited).min(ran), ALLOWED)
+        }
+        None => (elapsed, ALLOWED_BLIND),
     };
     (ran > allowed).then_some(ran)
 }
@@ -131,11 +135,6 @@ impl Thread {
         text[..length].get(end + 2).map(|state| *state != b'R')
     }
 
-    /// Time spent waiting for a core.
-    fn waited(&self) -> Option<Duration> {
-        self.account().map(|[_, waited]| waited)
-    }
-
     /// Time on a core and time spent waiting for one: the first fields, in nanoseconds. A system that does not count them
     /// says zero everywhere.
     fn account(&self) -> Option<[Duration; 2]> {
@@ -153,13 +152,25 @@ impl Thread {
 mod tests {
     use super::*;
 
+    /// An account in milliseconds.
+    fn account(ran: u64, waited: u64) -> Option<[Duration; 2]> {
+        Some([ran, waited].map(Duration::from_millis))
+    }
+
     #[test]
     fn a_thread_that_was_not_let_run_is_not_one_that_ran_on() {
         let ms = Duration::from_millis;
-        assert_eq!(ran_on(ms(8), Some(ms(100)), Some(ms(108))), None);
-        assert_eq!(ran_on(ms(8), Some(ms(100)), Some(ms(103))), Some(ms(5)));
+        assert_eq!(ran_on(ms(8), account(50, 100), account(58, 108)), None);
+        assert_eq!(ran_on(ms(8), account(50, 100), account(58, 103)), Some(ms(5)));
         assert_eq!(ran_on(ms(8), None, None), None);
-        assert_eq!(ran_on(ms(30), Some(ms(1)), None), Some(ms(30)));
+        assert_eq!(ran_on(ms(30), account(1, 1), None), Some(ms(30)));
+    }
+
+    #[test]
+    fn a_thread_whose_core_was_taken_away_is_not_one_that_ran_on() {
+        let ms = Duration::from_millis;
+        assert_eq!(ran_on(ms(130), account(50, 100), account(51, 100)), None);
+        assert_eq!(ran_on(ms(130), account(50, 100), account(56, 110)), Some(ms(6)));
     }
 
     #[test]
