@@ -202,18 +202,46 @@ fn leaving_subnormals_switched_off_is_found_in_every_thread() {
     }
 }
 
+/// One byte to or from the judge: orders come from descriptor 3, "ready" and "done" go to descriptor 4.
+const CALL: &str = "
+    static long call(long number, long fd, const char *byte) {
+        long r;
+        __asm__ volatile(\"syscall\" : \"=a\"(r) : \"0\"(number), \"D\"(fd), \"S\"(byte), \"d\"(1L) : \"rcx\", \"r11\", \"memory\");
+        return r;
+    }
+    static void work(void) { for (volatile int64_t i = 0; i < 50000000; i++) {} }
+";
+
+/// Whether a kernel can speak for itself here, and the system tells how long it ran.
+fn seen_by_the_system() -> bool {
+    cfg!(target_arch = "x86_64") && std::fs::read_to_string("/proc/self/schedstat").is_ok()
+}
+
 #[test]
 fn a_kernel_that_says_it_is_done_while_it_runs_on_is_found_out() {
     let bench = Bench::new(16);
-    // The pipe to the judge is descriptor 4; the byte means "done".
-    let text = "
-        static void kernel(const float *x, float *y, int64_t n, float s) {
-            long r;
-            __asm__ volatile(\"syscall\" : \"=a\"(r) : \"0\"(1L), \"D\"(4L), \"S\"(\"D\"), \"d\"(1L) : \"rcx\", \"r11\", \"memory\");
-            for (;;) __asm__ volatile(\"\");
-        }";
+    let text = "static void kernel(const float *x, float *y, int64_t n, float s) {
+        call(1, 4, \"D\");
+        for (;;) __asm__ volatile(\"\");
+    }";
     if cfg!(target_arch = "x86_64") {
-        let mut host = bench.host(&[text]);
+        let mut host = bench.host(&[&format!("{CALL}{text}")]);
+        host.launch(&bench.call(0), LIMIT).unwrap();
+        assert!(matches!(host.idle_check(), Err(Fault::RanOn { .. })));
+    }
+}
+
+#[test]
+fn a_kernel_that_works_for_a_while_after_it_said_it_is_done_is_found_out() {
+    let bench = Bench::new(16);
+    let text = "static void kernel(const float *x, float *y, int64_t n, float s) {
+        char order;
+        call(1, 4, \"D\");
+        work();
+        call(0, 3, &order);
+    }";
+    if seen_by_the_system() {
+        let mut host = bench.host(&[&format!("{CALL}{text}")]);
         host.launch(&bench.call(0), LIMIT).unwrap();
         assert!(matches!(host.idle_check(), Err(Fault::RanOn { .. })));
     }
@@ -223,23 +251,17 @@ fn a_kernel_that_says_it_is_done_while_it_runs_on_is_found_out() {
 fn a_kernel_that_takes_over_and_works_before_it_is_told_to_is_found_out() {
     let bench = Bench::new(16);
     // It never returns: it answers the judge itself, after a while of work that no clock sees.
-    let text = "
-        static long call(long number, long fd, const char *byte) {
-            long r;
-            __asm__ volatile(\"syscall\" : \"=a\"(r) : \"0\"(number), \"D\"(fd), \"S\"(byte), \"d\"(1L) : \"rcx\", \"r11\", \"memory\");
-            return r;
-        }
-        static void kernel(const float *x, float *y, int64_t n, float s) {
-            char order;
+    let text = "static void kernel(const float *x, float *y, int64_t n, float s) {
+        char order;
+        call(1, 4, \"D\");
+        while (call(0, 3, &order) == 1) {
+            work();
+            call(1, 4, \"R\");
             call(1, 4, \"D\");
-            while (call(0, 3, &order) == 1) {
-                for (volatile int64_t i = 0; i < 50000000; i++) {}
-                call(1, 4, \"R\");
-                call(1, 4, \"D\");
-            }
-        }";
-    if cfg!(target_arch = "x86_64") && std::fs::read_to_string("/proc/self/schedstat").is_ok() {
-        let mut host = bench.host(&[text]);
+        }
+    }";
+    if seen_by_the_system() {
+        let mut host = bench.host(&[&format!("{CALL}{text}")]);
         host.launch(&bench.call(0), LIMIT).unwrap();
         host.idle_check().unwrap();
         host.launch(&bench.call(0), LIMIT).unwrap();
