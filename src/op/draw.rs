@@ -220,7 +220,8 @@ impl DrawPlan {
 }
 
 /// Normal values from element `first` on: most of a draw's time, which the vectors of newer processors divide by two or three.
-/// All of them give the same bits. A build that hardly inlines only loses by them: the judge's tests took twice as long.
+/// All of them give the same bits. A build that hardly inlines only loses by them: the judge's tests take an
+/// eighth longer.
 #[cfg_attr(
     not(debug_assertions),
     multiversion::multiversion(targets("x86_64+avx512f+avx512dq+avx512vl", "x86_64+avx2"))
