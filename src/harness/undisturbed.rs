@@ -10,7 +10,7 @@ use crate::backend::Fault;
 
 use super::Failure;
 
-/// Tries in a row that say the same while the host took nothing: then it is the candidate's doing.
+/// Tries that must all say the same, the first one and those in which the host took nothing: then it is the candidate's doing.
 const TRIES: usize = 5;
 /// Tries at the most. On a host that takes cores away all the time an honest launch gets through long before.
 const TRIES_ON_A_BUSY_HOST: usize = 30;
