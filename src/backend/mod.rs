@@ -192,9 +192,9 @@ pub struct CaseLimits {
     pub macs_twice: u64,
     /// Elements of all tensors together.
     pub elements: u64,
-    /// What part of both an adversarial input at a target's sizes may have: there are many of them, and all sizes but one may
-    /// be small. Where there is none, adversarial inputs come at their own sizes only.
-    pub hostile_share: Option<NonZeroU64>,
+    /// What part of both an adversarial input at a target's sizes may have; where that is less than they take, there are as
+    /// many of each as there are sizes, each with one of them as it is.
+    pub hostile_share: NonZeroU64,
     /// Bytes of rotated buffers in timing, all shapes together.
     pub timed_bytes: u64,
     /// Launches on the same input that must give the same bits; where a launch takes microseconds, enough for a race to show.

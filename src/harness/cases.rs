@@ -27,8 +27,8 @@ const LEEWAY: f64 = 8.0;
 /// target's shapes.
 ///
 /// Target shapes join the sweep in their own dtype, because a model's shapes are the ones that matter. The one with the most
-/// work meets the adversarial inputs too, once with each of its sizes as it is: a kernel may go another way where a size is
-/// large, and the way that is timed must be safe.
+/// work meets the adversarial inputs too, as it is or else once with each of its sizes as it is: a kernel may go another way
+/// where a size is large, and the way that is timed must be safe.
 ///
 /// # Errors
 /// A shape that does not fit the operation.
@@ -57,8 +57,8 @@ pub fn plan(
             }
         }
     }
-    if let (Some(wanted), Some(share)) = (most_work(op, target)?, limits.hostile_share) {
-        cases.add_hostile(wanted, share)?;
+    if let Some(wanted) = most_work(op, target)? {
+        cases.add_hostile(wanted, limits.hostile_share)?;
     }
     let random = op.random_shape(seed)?;
     for shape in op.edges.iter().chain([&random]) {
@@ -84,8 +84,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The adversarial inputs at a target's sizes in its dtype, once with each of those that may shrink as it is. What is no
-    /// size (masked or not, transposed or not) stays what the input was made for.
+    /// The adversarial inputs at a target's sizes in its dtype: where the limits are too small for all of them, once with each
+    /// of those that may shrink as it is. What is no size (masked or not, transposed or not) stays what the input was made for.
     fn add_hostile(&mut self, wanted: &TargetShape, share: NonZeroU64) -> Result<(), OpError> {
         let (op, dtype, CaseLimits { macs, elements, .. }) = (self.op, wanted.dtype, *self.limits);
         let (macs, elements) = (macs / share, elements / share);
@@ -157,4 +157,48 @@ pub(super) fn most_work<'a>(op: &Operation, target: &'a [TargetShape]) -> Result
         }
     }
     Ok(best.map(|(_, wanted)| wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::embedded;
+
+    /// The shapes of softmax's adversarial inputs in f16 that are not their own, at a target of 4096 x 4096.
+    fn hostile(elements: u64, share: u64) -> Vec<(Option<String>, Shape)> {
+        let op = Operation::load(&|path| embedded(path).map(str::to_owned), "softmax").expect("it ships");
+        let limits = CaseLimits {
+            macs: u64::MAX,
+            macs_twice: u64::MAX,
+            elements,
+            hostile_share: NonZeroU64::new(share).expect("not zero"),
+            timed_bytes: 0,
+            repeats: 3,
+            least_flops: 1,
+        };
+        let shape = Shape::from([("rows", 4096), ("cols", 4096)]);
+        let target = [TargetShape { shape, dtype: Dtype::F16, calls: 1 }];
+        let cases = plan(&op, &target, 1, &limits).expect("they fit");
+        cases.into_iter().filter(|planned| planned.leeway > 1.0).map(|it| (it.case.input, it.case.shape)).collect()
+    }
+
+    #[test]
+    fn an_adversarial_input_comes_once_at_the_timed_shape_where_that_is_not_too_large() {
+        let inputs = hostile(1 << 26, 1);
+        assert!(inputs.len() > 5);
+        for (index, (input, shape)) in inputs.iter().enumerate() {
+            assert_eq!(*shape, Shape::from([("rows", 4096), ("cols", 4096)]));
+            assert!(inputs[..index].iter().all(|(known, _)| known != input), "{input:?}");
+        }
+    }
+
+    #[test]
+    fn elsewhere_it_comes_once_with_each_size_as_it_is() {
+        let inputs = hostile(1 << 26, 16);
+        for (_, shape) in &inputs {
+            let [rows, cols] = ["rows", "cols"].map(|symbol| shape.get(symbol).expect("complete"));
+            assert!((rows == 4096) != (cols == 4096) && 2 * rows * cols <= (1 << 26) / 16, "{shape}");
+        }
+        assert_eq!(inputs.len(), 2 * hostile(1 << 26, 1).len());
+    }
 }

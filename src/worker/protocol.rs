@@ -8,7 +8,7 @@ use crate::forward::{CompareTask, MeasureTask};
 use crate::harness::{EvaluationTask, Progress, ScreenTask, SessionTask};
 
 /// Raised whenever a message changes its meaning.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The longest line either side accepts, in bytes.
 pub const MAX_LINE: usize = 64 << 20;

@@ -28,7 +28,7 @@ pub const CASE_LIMITS: CaseLimits = CaseLimits {
     macs_twice: u64::MAX,
     // What two cores draw, compute and compare in that time.
     elements: 1 << 23,
-    hostile_share: NonZeroU64::new(16),
+    hostile_share: NonZeroU64::new(16).unwrap(),
     timed_bytes: 1 << 30,
     repeats: 3,
     least_flops: 50_000_000,

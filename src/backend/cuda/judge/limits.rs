@@ -1,5 +1,7 @@
 //! How large a case may be on a device.
 
+use std::num::NonZeroU64;
+
 use crate::backend::CaseLimits;
 use crate::device::DeviceCard;
 
@@ -29,8 +31,8 @@ pub fn case_limits(card: &DeviceCard, free: u64) -> CaseLimits {
         macs_twice: macs(ORACLE_TWICE),
         // Bytes, doubles of values and terms, and as much again.
         elements: free / 64,
-        // A list as long as the processor's has not been measured here.
-        hostile_share: None,
+        // Some milliseconds each, at most, and then one of each input.
+        hostile_share: NonZeroU64::MIN,
         timed_bytes: (free / 4).min(8 << 30),
         repeats: 24,
         least_flops: LEAST_FLOPS,
