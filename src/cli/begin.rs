@@ -175,7 +175,7 @@ async fn plan_kernel(
     let args = wanted.args;
     let kernel = bench::Wanted::read(args.device, &args.model)?;
     History::could_begin(workspace, &options.run)?;
-    let worker = session::worker(kernel.device, false).await?;
+    let worker = session::worker(kernel.device, session::Beginning::Device).await?;
     let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype() };
     let shapes = kernel.target(&timed, worker.limits())?;
     let words = alone::words(&kernel.source.name, &shapes, &worker);
@@ -199,7 +199,7 @@ async fn plan_model(
     let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
     check_names(args.only.iter().chain(&args.skip), &ops)?;
     History::could_begin(workspace, &options.run)?;
-    let mut worker = session::worker(choice.device, false).await?;
+    let mut worker = session::worker(choice.device, session::Beginning::Device).await?;
     let read = session::reader(Some(workspace));
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
@@ -253,7 +253,7 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     }
     state.agent = wanted.agent.clone().unwrap_or(state.agent);
     state.resume();
-    let worker = session::worker(device_of(args, workspace, &state)?, false).await?;
+    let worker = session::worker(device_of(args, workspace, &state)?, session::Beginning::Device).await?;
     check_same_judge(&state, &worker)?;
     Ok(Ready { history, pending, state, worker })
 }

@@ -95,7 +95,7 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     }
     let wanted = Wanted::read(args.device, args.one()?)?;
     let cancel = session::interruptible();
-    let mut worker = session::worker(wanted.device, false).await?;
+    let mut worker = session::worker(wanted.device, session::Beginning::Verdict).await?;
     let task = wanted.task(&args, worker.limits())?;
     let watch = super::spinner::Spinner::new(args.json);
     if let Some(pairs) = args.self_test {

@@ -67,7 +67,8 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
 /// What the worker says of the device.
 async fn on_device(args: &Args, settings: DeviceSettings) -> anyhow::Result<()> {
     let choice = device::choose(args.device, settings)?;
-    let worker = session::worker(choice.device, args.recalibrate).await?;
+    let beginning = if args.recalibrate { session::Beginning::Ceilings } else { session::Beginning::Device };
+    let worker = session::worker(choice.device, beginning).await?;
     super::say(&device_lines(worker.device()));
     if let Some(plate) = nameplate(&worker.device().name) {
         super::say(&nameplate_line(plate));

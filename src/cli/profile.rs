@@ -38,7 +38,7 @@ async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     let read = session::reader(workspace.as_ref());
     let cancel = session::interruptible();
-    let mut worker = session::worker(choice.device, false).await?;
+    let mut worker = session::worker(choice.device, session::Beginning::Device).await?;
     let kernels = session::kernels(workspace.as_ref(), worker.device())?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });

@@ -155,7 +155,7 @@ fn card(state: &RunState) -> anyhow::Result<DeviceCard> {
 
 async fn calibrated(state: &RunState) -> anyhow::Result<DeviceCard> {
     let choice = device::choose(DeviceArgs::default().or(backend_of(&state.backend)?), Default::default())?;
-    let worker = session::worker(choice.device, false).await?;
+    let worker = session::worker(choice.device, session::Beginning::Device).await?;
     let card = worker.device().clone();
     if card.key != state.device_key {
         super::warn(&format!("note: run {} was on {}; this is said of {}", state.run, state.device, card.name));

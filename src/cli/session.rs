@@ -35,13 +35,26 @@ pub(super) fn operation_names(workspace: Option<&Workspace>) -> anyhow::Result<V
     Ok(names)
 }
 
+/// What a worker begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// With an open device.
+    Device,
+    /// With a device whose ceilings it measures anew.
+    Ceilings,
+    /// With the verdict that it is asked for: a device that is known is opened meanwhile.
+    Verdict,
+}
+
 /// Starts the worker for a device.
-pub(super) async fn worker(device: Device, recalibrate: bool) -> anyhow::Result<Client> {
+pub(super) async fn worker(device: Device, beginning: Beginning) -> anyhow::Result<Client> {
     let mut arguments = vec!["worker".to_owned()];
     arguments.extend(device.arguments());
-    if recalibrate {
-        arguments.push("--recalibrate".to_owned());
-    }
+    arguments.extend(match beginning {
+        Beginning::Device => None,
+        Beginning::Ceilings => Some("--recalibrate".to_owned()),
+        Beginning::Verdict => Some("--at-once".to_owned()),
+    });
     Ok(Client::start(&own_program()?, &arguments).await?)
 }
 

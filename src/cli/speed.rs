@@ -40,7 +40,7 @@ pub(super) async fn table(args: &bench::Args, candidates: usize) -> anyhow::Resu
     for path in &args.kernels {
         let began = Instant::now();
         let wanted = bench::Wanted::read(args.device, path)?;
-        let mut worker = session::worker(wanted.device, false).await?;
+        let mut worker = session::worker(wanted.device, session::Beginning::Verdict).await?;
         let start = wanted.task(args, worker.limits())?;
         match measure(start, candidates, began, &mut worker, &watch, &cancel).await? {
             Ok(row) => rows.push(row),

@@ -26,6 +26,19 @@ pub(super) struct Args {
     /// Whoever starts it holds the device already: leave its lock alone
     #[arg(long, hide = true)]
     within: bool,
+    /// Whoever starts it wants one verdict at once: the device is opened while the kernel is being compiled
+    #[arg(long, hide = true)]
+    at_once: bool,
+}
+
+impl Args {
+    fn opening(&self) -> cuda::Opening {
+        match (self.recalibrate, self.at_once) {
+            (true, _) => cuda::Opening::Recalibrating,
+            (false, true) => cuda::Opening::Meanwhile,
+            (false, false) => cuda::Opening::Now,
+        }
+    }
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -64,7 +77,7 @@ fn processor(args: &Args) -> anyhow::Result<cpu::Cpu> {
 
 fn gpu(number: u32, compiler: cuda::Starting, args: &Args) -> anyhow::Result<Cuda> {
     let lock = calibrating(&cuda::key_of(number).map_err(anyhow::Error::msg)?, args)?;
-    let gpu = Cuda::open(number, compiler, args.recalibrate).map_err(anyhow::Error::msg)?;
+    let gpu = Cuda::open(number, compiler, args.opening()).map_err(anyhow::Error::msg)?;
     drop(lock);
     Ok(gpu)
 }

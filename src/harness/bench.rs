@@ -1,6 +1,6 @@
 //! What judging one task needs: the device, the operation, whoever waits.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,11 +25,22 @@ pub struct Watch<'a> {
     pub cancelled: &'a AtomicBool,
 }
 
-/// An operation with its compiled oracle.
+/// An operation with its oracle, which is compiled when it is first asked: by then the candidate is being compiled too.
 pub(super) struct Known<B: Backend> {
     pub(super) op: Operation,
     pub(super) source: OpSource,
-    pub(super) oracle: B::Oracle,
+    oracle: OnceCell<Result<B::Oracle, String>>,
+}
+
+impl<B: Backend> Known<B> {
+    pub(super) const fn new(op: Operation, source: OpSource) -> Self {
+        Self { op, source, oracle: OnceCell::new() }
+    }
+
+    fn oracle(&self, backend: &B) -> Result<&B::Oracle, JudgeError> {
+        let oracle = self.oracle.get_or_init(|| backend.oracle(&self.op));
+        oracle.as_ref().map_err(|what| JudgeError::machine("compiling the oracle", what))
+    }
 }
 
 /// What every measurement on this device needs.
@@ -127,8 +138,9 @@ impl<B: Backend> Bench<'_, B> {
         taken: &Taken<B>,
     ) -> Result<ErrorStats, Failure> {
         let seed = self.seed.wrapping_add(copy as u64);
+        let oracle = self.known.oracle(self.backend)?;
         self.backend
-            .compare(&self.known.oracle, memory, arena, copy, taken, seed)
+            .compare(oracle, memory, arena, copy, taken, seed)
             .map_err(|error| JudgeError::machine("oracle", error).into())
     }
 

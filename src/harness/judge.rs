@@ -108,14 +108,13 @@ impl<B: Backend> Judge<B> {
         })
     }
 
-    /// The operation of `source` with its oracle, compiled at first sight.
+    /// The operation of `source`, whose oracle is compiled when it is first asked.
     pub(super) fn know(&mut self, source: &OpSource) -> Result<Arc<Known<B>>, JudgeError> {
         if let Some(known) = self.known.get(source) {
             return Ok(known.clone());
         }
         let op = source.operation()?;
-        let oracle = self.backend.oracle(&op).map_err(|what| JudgeError::machine("compiling the oracle", what))?;
-        let known = Arc::new(Known { op, source: source.clone(), oracle });
+        let known = Arc::new(Known::new(op, source.clone()));
         self.known.insert(source.clone(), known.clone());
         Ok(known)
     }

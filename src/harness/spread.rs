@@ -13,7 +13,7 @@ use super::bench::Bench;
 use super::build::Build;
 use super::decision::{Decision, Margin};
 use super::fresh::{blocks_of, sessions};
-use super::session::{Block, CONFIRM_BLOCKS, SPREAD_AWAY, rounds_for};
+use super::session::{Block, CONFIRM_BLOCKS, LOOK_SESSIONS, SPREAD_AWAY, rounds_for};
 use super::task::JudgeError;
 use super::timing::{MatchUp, Rig};
 
@@ -53,6 +53,10 @@ pub(super) fn spread<B: Backend>(
         numbers.map(|number| (number, MatchUp { incumbent: build, candidate: twin(number), rounds })).collect()
     };
     let first = sessions(&here, Some(&mut rig), target, seed, &matches(0..=0, 1), told)?;
+    if count <= LOOK_SESSIONS {
+        // Nothing is decided by the others.
+        rig.warmed_up();
+    }
     let took_s = first.iter().map(|session| session.took_s).sum::<f64>();
     let affordable = BLOCK_TIME.as_secs_f64() / (took_s / CONFIRM_BLOCKS as f64);
     let scatter = decision.scatter(&blocks_of(first).concat());

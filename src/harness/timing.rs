@@ -21,6 +21,9 @@ use super::unslowed::{PAUSES, unslowed};
 /// Running time before anything is measured, per kernel and session (`do_bench` warms up as long).
 const WARM_UP: Duration = Duration::from_millis(25);
 
+/// The same where an earlier session has just warmed the device, and new code is all that is cold.
+const WARM_UP_AGAIN: Duration = Duration::from_millis(5);
+
 /// Rotated copies of a shape's buffers at the most.
 const MAX_COPIES: usize = 128;
 
@@ -61,6 +64,7 @@ pub(super) struct Rig<B: Backend> {
     arena: B::Arena,
     shapes: Vec<TimedShape>,
     seed: u64,
+    warm_up: Duration,
     /// Rounds measured so far: no two have the same order by construction.
     rounds: u64,
     /// Times that copies were renewed: no two are given the same contents.
@@ -128,13 +132,21 @@ impl<B: Backend> Rig<B> {
             let spots = (0..copies).map(|_| None).collect();
             shapes.push(TimedShape { case, memory, split, copies, next: 0, batch: 1, limit, spots });
         }
-        Ok(Self { arena, shapes, seed, rounds: 0, renewals: 0, renews: bench.backend.hosts_are_processes() })
+        let renews = bench.backend.hosts_are_processes();
+        Ok(Self { arena, shapes, seed, warm_up: WARM_UP, rounds: 0, renewals: 0, renews })
     }
 
     /// Goes on as if earlier sessions of this seed had been measured here.
     pub(super) const fn skip_to(&mut self, session: u32) {
         self.rounds = (session as u64) << 32;
         self.renewals = self.rounds;
+    }
+
+    /// Says that the device itself is warm: what sessions here start with from now on is no process, which would be cold.
+    pub(super) const fn warmed_up(&mut self) {
+        if !self.renews {
+            self.warm_up = WARM_UP_AGAIN;
+        }
     }
 
     /// Starts both kernels in fresh processes and warms them up.
@@ -146,7 +158,7 @@ impl<B: Backend> Rig<B> {
         };
         for index in 0..self.shapes.len() {
             for side in [Side::Incumbent, Side::Candidate] {
-                let share = WARM_UP / self.shapes.len() as u32;
+                let share = self.warm_up / self.shapes.len() as u32;
                 let mut spent = Duration::ZERO;
                 let mut fastest = f64::INFINITY;
                 let began = Instant::now();

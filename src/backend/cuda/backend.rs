@@ -1,21 +1,20 @@
 //! A GPU as a [`Backend`].
 
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::compile::{Compiled, Compiler, Search, Unit};
-use super::driver::{Gpu, device_count, device_facts, driver_version, installed_driver};
+use super::compile::{Compiled, Compiler, Search, Told, Unit};
+use super::driver::{GpuFacts, device_count, device_facts, driver_version, installed_driver};
 use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
 use super::launch::{self, Host, Image};
 use super::nvml::Gauge;
+use super::opening::{Opening, Place, Starting};
 use crate::backend::{
     Backend, BuildError, CaseLimits, CaseMemory, MemoryError, Ready, Source, StartError, Step, calls_per_sample,
 };
-use crate::device::DeviceCard;
+use crate::device::{DeviceCard, cached_card};
 use crate::evaluation::ErrorStats;
 use crate::kernel::FrontMatter;
 use crate::op::{Dtype, Operation, Pass, Shape};
@@ -28,13 +27,16 @@ const RECORDING_US: f64 = 400.0;
 
 /// From here on a device that should be idle is not: displays and monitors stay below.
 const BUSY_PERCENT: u32 = 20;
+/// Bytes that a context takes of a device's memory, and somewhat more.
+const OF_A_CONTEXT: u64 = 1 << 30;
 /// How far back the driver looks for that share.
 const REMEMBERED: Duration = Duration::from_millis(1200);
 
-/// A GPU, opened by this process.
+/// A GPU that this process has opened, or is about to.
 #[derive(Debug)]
 pub struct Cuda {
-    desk: Rc<Desk>,
+    place: Place,
+    facts: GpuFacts,
     compiler: Compiler,
     card: DeviceCard,
     limits: CaseLimits,
@@ -96,69 +98,43 @@ pub fn company(ordinal: u32) -> Option<String> {
     Some(format!("{} is used {by} ({busy} % busy): times will be less certain", facts.name))
 }
 
-/// A compiler that gets ready while a device is opened: each takes a fifth of a second and neither needs the other.
-#[derive(Debug)]
-pub struct Starting {
-    folder: PathBuf,
-    compiler: JoinHandle<Result<Compiler, String>>,
-}
-
-impl Starting {
-    /// Begins it; what the compiler makes is kept in `folder`, and so are the devices' ceilings. Where there will be much to
-    /// compile, all of its processes start now; to a process that measures what others have compiled, they would be in the way.
-    #[must_use]
-    pub fn begin(folder: &Path, much: bool) -> Self {
-        let folder = folder.to_owned();
-        let kept = folder.clone();
-        let compiler = std::thread::spawn(move || {
-            let driver = installed_driver().map_err(|error| error.to_string())?;
-            let compiler =
-                if much { Compiler::warm(&kept, Some(driver)) } else { Compiler::new(&kept, Some(driver), None) };
-            compiler.map_err(|error| error.to_string())
-        });
-        Self { folder, compiler }
-    }
-
-    /// Waits for it.
-    fn end(self) -> Result<Compiler, String> {
-        self.compiler.join().unwrap_or_else(|_| Err("the compiler did not start".into()))
-    }
-}
-
 impl Cuda {
-    /// Opens device `ordinal`, with the compiler that was begun; its ceilings are taken from the folder where they were measured
-    /// before, unless `recalibrate`.
+    /// Device `ordinal`, with the compiler that was begun; its ceilings are taken from the folder where they were measured before.
     ///
     /// # Errors
     /// A sentence: there is no driver, device or compiler, or no memory to judge with.
-    pub fn open(ordinal: u32, starting: Starting, recalibrate: bool) -> Result<Self, String> {
-        let gpu = Gpu::open(ordinal).map_err(|error| error.to_string())?;
-        let folder = &starting.folder.clone();
+    pub fn open(ordinal: u32, starting: Starting, opening: Opening) -> Result<Self, String> {
+        let facts = device_facts(ordinal).map_err(|error| error.to_string())?;
+        let place = Place::begin(ordinal);
+        let gauge = Gauge::open(&facts.uuid);
+        let known = match opening {
+            Opening::Meanwhile => cached_card(&starting.folder, &judge::key(&facts))
+                .zip(gauge.as_ref().and_then(Gauge::free_memory))
+                .map(|(card, free)| (card, free.saturating_sub(OF_A_CONTEXT))),
+            Opening::Now | Opening::Recalibrating => None,
+        };
+        let folder = starting.folder.clone();
         let compiler = starting.end()?;
-        let capability = gpu.facts().capability;
-        let build = |name: &str, text: &str| trusted(&compiler, name, text, capability);
-        let desk = Desk::new(&gpu, &build)?;
-        let card = judge::device_card(folder, &desk, &build, recalibrate)?;
-        let free = desk.free_memory().map_err(|error| error.to_string())?;
+        let (card, free) = match known {
+            Some(known) => known,
+            None => {
+                let build = |name: &str, text: &str| trusted(&compiler, name, text, facts.capability);
+                let desk = place.desk(&build)?;
+                let card = judge::device_card(&folder, desk, &build, opening == Opening::Recalibrating)?;
+                (card, desk.free_memory().map_err(|error| error.to_string())?)
+            }
+        };
         let limits = judge::case_limits(&card, free);
-        let gauge = Gauge::open(&gpu.facts().uuid);
-        Ok(Self { desk, compiler, card, limits, gauge })
+        Ok(Self { place, facts, compiler, card, limits, gauge })
     }
 
-    /// The open device.
-    #[must_use]
-    pub fn gpu(&self) -> &Gpu {
-        self.desk.gpu()
-    }
-
-    /// The compiler it uses.
-    #[must_use]
-    pub const fn compiler(&self) -> &Compiler {
-        &self.compiler
+    /// The judge's place on the device, which is opened now if it was not.
+    fn desk(&self) -> Result<&Rc<Desk>, String> {
+        self.place.desk(&|name, text| self.build(name, text))
     }
 
     fn build(&self, name: &str, text: &str) -> Result<Vec<u8>, String> {
-        trusted(&self.compiler, name, text, self.gpu().facts().capability)
+        trusted(&self.compiler, name, text, self.facts.capability)
     }
 }
 
@@ -190,7 +166,7 @@ impl Backend for Cuda {
     }
 
     fn free_memory(&self) -> Option<u64> {
-        self.desk.free_memory().ok()
+        self.desk().ok()?.free_memory().ok()
     }
 
     fn is_slowed(&self) -> bool {
@@ -203,9 +179,7 @@ impl Backend for Cuda {
 
     fn accepts(&self, front: &FrontMatter) -> Result<(), String> {
         front.check_backend("cuda").map_err(|error| error.to_string())?;
-        front
-            .check_arch(self.gpu().facts().capability)
-            .map_err(|error| format!("{error}; this device is {}", self.card.name))
+        front.check_arch(self.facts.capability).map_err(|error| format!("{error}; this device is {}", self.card.name))
     }
 
     fn compile(
@@ -224,7 +198,7 @@ impl Backend for Cuda {
         cancelled: &AtomicBool,
         ready: &mut dyn FnMut(Vec<Ready<Image>>),
     ) -> Result<Vec<Vec<Image>>, BuildError> {
-        let capability = self.gpu().facts().capability;
+        let capability = self.facts.capability;
         let facts = &self.card.facts;
         let compiler = &self.compiler;
         let (sender, arrivals) = channel();
@@ -234,10 +208,21 @@ impl Backend for Cuda {
                 // Nobody listens any more only where this has ended.
                 let _ = sender.send((file, resolution, compiled.clone()));
             };
-            let compiling = scope.spawn(move || compiler.candidates(op, files, capability, facts, cancelled, &arrived));
+            let (begun, all_begun) = channel();
+            let compiling = scope.spawn(move || {
+                let begun = || {
+                    // This end is heard or nobody waits any more.
+                    let _ = begun.send(());
+                };
+                let told = Told { begun: &begun, arrived: &arrived };
+                compiler.candidates(op, files, capability, facts, cancelled, &told)
+            });
+            // A thread does not start while a library is being loaded.
+            let _ = all_begun.recv();
+            let desk = self.desk().map_err(BuildError::Machine)?;
             if op.passes.iter().any(|pass| matches!(pass, Pass::Product(_))) {
                 // Needed as soon as this is done, and a tenth of a second to load.
-                let _ = self.desk.cublas();
+                let _ = desk.cublas();
             }
             while let Ok(first) = arrivals.recv() {
                 // What came while the one before was looked at is shown at once.
@@ -257,18 +242,18 @@ impl Backend for Cuda {
     }
 
     fn glue(&self, step: Step, dtype: Dtype) -> Result<Image, BuildError> {
-        launch::glue(&self.compiler, step, dtype, self.gpu().facts().capability)
+        launch::glue(&self.compiler, step, dtype, self.facts.capability)
     }
 
     fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(Image, &'static str)> {
         let build = |name: &str, text: &str| self.build(name, text);
         // A library that is not installed is none that the user has.
-        let library = Library::find(&self.desk, op, shape, dtype, &build).ok().flatten()?;
+        let library = Library::find(self.desk().ok()?, op, shape, dtype, &build).ok().flatten()?;
         Some((Image::Library(library), LIBRARY_NAME))
     }
 
     fn arena(&self, inputs: usize, outputs: usize) -> Result<Arena, MemoryError> {
-        Arena::new(&self.desk, inputs, outputs)
+        Arena::new(self.desk().map_err(MemoryError::Unavailable)?, inputs, outputs)
     }
 
     fn host(&self, images: &[&Image], arena: &Arena, dirty: bool) -> Result<Host, StartError> {
@@ -277,7 +262,7 @@ impl Backend for Cuda {
 
     fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
         let build = |name: &str, text: &str| self.build(name, text);
-        Oracle::compile(&self.desk, op, &build)
+        Oracle::compile(self.desk()?, op, &build)
     }
 
     fn compare(
@@ -290,7 +275,7 @@ impl Backend for Cuda {
         seed: u64,
     ) -> Result<ErrorStats, String> {
         let stats = judge::compare(oracle, memory, arena, copy, taken, seed)?;
-        match self.desk.failure() {
+        match self.desk()?.failure() {
             Some(failure) => Err(failure.to_string()),
             None => Ok(stats),
         }
@@ -313,6 +298,6 @@ impl Backend for Cuda {
     }
 
     fn is_lost(&self) -> bool {
-        self.gpu().is_lost()
+        self.place.opened().is_some_and(|desk| desk.gpu().is_lost())
     }
 }

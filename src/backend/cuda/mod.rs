@@ -8,14 +8,16 @@ mod driver;
 pub mod judge;
 mod launch;
 mod nvml;
+mod opening;
 
-pub use backend::{Cuda, Starting, company, gpus, installed, key_of};
-pub use compile::{Compiled, Compiler, Resources, Search, Toolkit, Unit, candidate_source, nvrtc_main, prelude};
+pub use backend::{Cuda, company, gpus, installed, key_of};
+pub use compile::{Compiled, Compiler, Resources, Search, Told, Toolkit, Unit, candidate_source, nvrtc_main, prelude};
 pub use driver::{
     Arguments, CudaError, DeviceMemory, Event, Function, FunctionFacts, Geometry, Gpu, GpuFacts, Graph, MapElement,
     MapSpec, MapSwizzle, Module, TensorMap, Vault, driver_version,
 };
 pub use launch::{Host, Image, KernelImage};
 pub use nvml::{Gauge, Gauged};
+pub use opening::{Opening, Starting};
 
 use super::Fault;

@@ -59,6 +59,13 @@ impl Gauge {
         device.and_then(|device| device.current_throttle_reasons()).is_ok_and(slowed)
     }
 
+    /// Bytes of memory that nobody has; `None` where the library does not say.
+    #[must_use]
+    pub fn free_memory(&self) -> Option<u64> {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
+        device.memory_info().ok().map(|memory| memory.free)
+    }
+
     /// How the device is now.
     #[must_use]
     pub fn read(&self) -> Gauged {

@@ -70,8 +70,18 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
-/// Told of a file and a resolution, by index, that are compiled.
-type Arrived<'a> = dyn Fn(usize, usize, &Compiled) + Sync + 'a;
+/// Who is told how compiling goes.
+pub struct Told<'a> {
+    /// Told once that as much is being compiled as can be at the same time.
+    pub begun: &'a (dyn Fn() + Sync),
+    /// Told of a file and a resolution, by index, that are compiled.
+    pub arrived: &'a (dyn Fn(usize, usize, &Compiled) + Sync),
+}
+
+impl Told<'_> {
+    /// Nobody.
+    const NOBODY: Self = Self { begun: &|| (), arrived: &|_, _, _| () };
+}
 
 /// NVRTC in processes of its own, with a cache of what they made. It may be used from several threads at once.
 #[derive(Debug)]
@@ -158,12 +168,12 @@ impl Compiler {
         facts: &Facts,
         cancelled: &AtomicBool,
     ) -> Result<Vec<Compiled>, BuildError> {
-        self.candidates(op, &[Source::new(kernel, resolutions)], capability, facts, cancelled, &|_, _, _| ())
+        self.candidates(op, &[Source::new(kernel, resolutions)], capability, facts, cancelled, &Told::NOBODY)
     }
 
     /// Compiles kernel files, each at each of its resolutions, for a device of compute capability `capability` (90 for 9.0), as
-    /// many at once as there are processes; the answer has them all in order. `arrived` is told of each as it is done: the index
-    /// of its file and that of its resolution. Ends with the first that fails, or soon after `cancelled` is set.
+    /// many at once as there are processes; the answer has them all in order. Ends with the first that fails, or soon after
+    /// `cancelled` is set.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -174,7 +184,7 @@ impl Compiler {
         capability: u32,
         facts: &Facts,
         cancelled: &AtomicBool,
-        arrived: &Arrived<'_>,
+        told: &Told<'_>,
     ) -> Result<Vec<Compiled>, BuildError> {
         let mut units: Vec<(Rank, Unit)> = Vec::new();
         // For each resolution of each file, in order, where it is and the unit that is compiled for it.
@@ -198,10 +208,10 @@ impl Compiler {
         let sorted: Vec<Unit> = order.iter().map(|index| units[*index].1.clone()).collect();
         let done = |sorted: usize, compiled: &Compiled| {
             for ((file, at), _) in wanted.iter().filter(|(_, unit)| *unit == order[sorted]) {
-                arrived(*file, *at, compiled);
+                (told.arrived)(*file, *at, compiled);
             }
         };
-        let all = self.all(&sorted, true, cancelled, &done)?;
+        let all = self.all(&sorted, true, cancelled, told.begun, &done)?;
         let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(all).collect();
         Ok(wanted.iter().filter_map(|(_, unit)| compiled.get(unit).cloned()).collect())
     }
@@ -211,7 +221,7 @@ impl Compiler {
     /// # Errors
     /// [`BuildError`].
     pub fn trusted(&self, units: &[Unit]) -> Result<Vec<Compiled>, BuildError> {
-        self.all(units, false, &AtomicBool::new(false), &|_, _| ())
+        self.all(units, false, &AtomicBool::new(false), &|| (), &|_, _| ())
     }
 
     fn all(
@@ -219,6 +229,7 @@ impl Compiler {
         units: &[Unit],
         checked: bool,
         cancelled: &AtomicBool,
+        begun: &(dyn Fn() + Sync),
         arrived: &(dyn Fn(usize, &Compiled) + Sync),
     ) -> Result<Vec<Compiled>, BuildError> {
         let next = AtomicUsize::new(0);
@@ -240,6 +251,7 @@ impl Compiler {
             for _ in 1..self.pool.size.min(units.len()) {
                 scope.spawn(work);
             }
+            begun();
             work();
         });
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);

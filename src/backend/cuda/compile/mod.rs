@@ -16,7 +16,7 @@ mod process;
 mod ptx;
 mod service;
 
-pub use compiler::{Compiled, Compiler, Unit};
+pub use compiler::{Compiled, Compiler, Told, Unit};
 pub use find::{Search, Toolkit};
 pub use messages::Resources;
 pub use prelude::{candidate_source, prelude};

@@ -63,13 +63,8 @@ impl Gpu {
     /// # Errors
     /// [`CudaError::NoDriver`], [`CudaError::NoDevice`], or what the driver refused.
     pub fn open(ordinal: u32) -> Result<Self, CudaError> {
-        let driver = driver_version()?;
-        let device = device(ordinal)?;
-        let facts = facts(ordinal, device, driver)?;
-        let mut context: CUcontext = std::ptr::null_mut();
-        // The primary context, because cuBLAS finds its way to that one.
-        // SAFETY: `device` came from the driver; it writes one pointer.
-        ok("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) })?;
+        let (device, context) = retain_primary(ordinal)?;
+        let facts = facts(ordinal, device, installed_driver()?)?;
         // SAFETY: the context was just retained.
         ok("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })?;
         // What kernels print goes to the process's standard output, from which the worker moved its protocol away before
@@ -245,6 +240,25 @@ impl Gpu {
     fn lose(&self, why: String) {
         self.inner.lost.borrow_mut().get_or_insert(why);
     }
+}
+
+/// Makes the context of device `ordinal`, which takes a third of a second and may be done by any thread: whoever opens the
+/// device later finds it there. It lasts as long as the process.
+///
+/// # Errors
+/// As [`Gpu::open`].
+pub fn retain_context(ordinal: u32) -> Result<(), CudaError> {
+    retain_primary(ordinal).map(drop)
+}
+
+/// The primary context, because cuBLAS finds its way to that one.
+fn retain_primary(ordinal: u32) -> Result<(CUdevice, CUcontext), CudaError> {
+    driver_version()?;
+    let device = device(ordinal)?;
+    let mut context: CUcontext = std::ptr::null_mut();
+    // SAFETY: `device` came from the driver; it writes one pointer.
+    ok("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) })?;
+    Ok((device, context))
 }
 
 /// The newest CUDA that the driver serves, as 12080 for 12.8, without a look at any device.

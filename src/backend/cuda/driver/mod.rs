@@ -14,7 +14,7 @@ mod vault;
 pub use error::CudaError;
 pub use event::Event;
 pub use facts::GpuFacts;
-pub use gpu::{Gpu, device_count, device_facts, driver_version, installed_driver};
+pub use gpu::{Gpu, device_count, device_facts, driver_version, installed_driver, retain_context};
 pub use graph::Graph;
 pub use launch::{Arguments, Geometry};
 pub use memory::DeviceMemory;
