@@ -197,6 +197,16 @@ sanitizer() {
             fi
         done
     done
+    race_is_seen
+}
+
+# A tool that sees nothing finds no errors anywhere: it must see the race of a kernel that has one.
+race_is_seen() {
+    local file=tests/gpu/wrong/missing_barrier.cu log=racecheck-missing_barrier good=0
+    timed 600 "$log" compute-sanitizer --tool racecheck --target-processes all --log-file "$out/$log.%p.log" \
+        "$warpsmith" bench --backend cuda --smoke "$file"
+    if cat "$out/$log".*.log | grep -q 'Race reported'; then good=1; fi
+    row "racecheck of a missing barrier" "a race" "$([ $good = 1 ] && echo "a race" || echo none)" "$took" "$(verdict $good)"
 }
 
 # It moves 64 MiB: about 20 us where memory is fastest.
