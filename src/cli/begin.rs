@@ -10,6 +10,7 @@ use super::device::{self, Device};
 use super::options::{DeviceArgs, PassArgs};
 use super::{alone, session};
 use crate::agent::Choice;
+use crate::device::Opening;
 use crate::history::{self, Archive, History, Pending};
 use crate::model::{Graph, ModelConfig};
 use crate::op::Shape;
@@ -175,7 +176,7 @@ async fn plan_kernel(
     let args = wanted.args;
     let kernel = bench::Wanted::read(args.device, &args.model)?;
     History::could_begin(workspace, &options.run)?;
-    let worker = session::worker(kernel.device, session::Beginning::Device).await?;
+    let worker = session::worker(kernel.device, Opening::Now).await?;
     let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype() };
     let shapes = kernel.target(&timed, worker.limits())?;
     let words = alone::words(&kernel.source.name, &shapes, &worker);
@@ -199,7 +200,7 @@ async fn plan_model(
     let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
     check_names(args.only.iter().chain(&args.skip), &ops)?;
     History::could_begin(workspace, &options.run)?;
-    let mut worker = session::worker(choice.device, session::Beginning::Device).await?;
+    let mut worker = session::worker(choice.device, Opening::Now).await?;
     let read = session::reader(Some(workspace));
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
@@ -253,7 +254,7 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     }
     state.agent = wanted.agent.clone().unwrap_or(state.agent);
     state.resume();
-    let worker = session::worker(device_of(args, workspace, &state)?, session::Beginning::Device).await?;
+    let worker = session::worker(device_of(args, workspace, &state)?, Opening::Now).await?;
     check_same_judge(&state, &worker)?;
     Ok(Ready { history, pending, state, worker })
 }

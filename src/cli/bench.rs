@@ -9,6 +9,7 @@ use super::device::{self, Device};
 use super::options::DeviceArgs;
 use super::session;
 use crate::backend::CaseLimits;
+use crate::device::Opening;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::{EvaluationTask, Progress, SelfTest};
 use crate::kernel::{FrontMatter, KernelFile};
@@ -95,7 +96,7 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     }
     let wanted = Wanted::read(args.device, args.one()?)?;
     let cancel = session::interruptible();
-    let mut worker = session::worker(wanted.device, session::Beginning::Verdict).await?;
+    let mut worker = session::worker(wanted.device, Opening::Meanwhile).await?;
     let task = wanted.task(&args, worker.limits())?;
     let watch = super::spinner::Spinner::new(args.json);
     if let Some(pairs) = args.self_test {

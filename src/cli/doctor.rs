@@ -8,7 +8,7 @@ use super::options::DeviceArgs;
 use super::session;
 use crate::backend::cpu::Compiler;
 use crate::backend::cuda::{Search, Toolkit, driver_version};
-use crate::device::{DeviceCard, Nameplate, nameplate};
+use crate::device::{DeviceCard, Nameplate, Opening, nameplate};
 use crate::workspace::{DeviceSettings, Workspace, cache_dir};
 
 /// Check this machine: device and ceilings, compiler, protections, git; each with what to do where it is missing.
@@ -67,8 +67,8 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
 /// What the worker says of the device.
 async fn on_device(args: &Args, settings: DeviceSettings) -> anyhow::Result<()> {
     let choice = device::choose(args.device, settings)?;
-    let beginning = if args.recalibrate { session::Beginning::Ceilings } else { session::Beginning::Device };
-    let worker = session::worker(choice.device, beginning).await?;
+    let opening = if args.recalibrate { Opening::Recalibrating } else { Opening::Now };
+    let worker = session::worker(choice.device, opening).await?;
     super::say(&device_lines(worker.device()));
     if let Some(plate) = nameplate(&worker.device().name) {
         super::say(&nameplate_line(plate));

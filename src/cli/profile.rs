@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::options::{DeviceArgs, ModelArgs};
 use super::{device, session};
+use crate::device::Opening;
 use crate::model::ModelConfig;
 use crate::workspace::{Settings, Workspace};
 
@@ -38,7 +39,7 @@ async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     let read = session::reader(workspace.as_ref());
     let cancel = session::interruptible();
-    let mut worker = session::worker(choice.device, session::Beginning::Device).await?;
+    let mut worker = session::worker(choice.device, Opening::Now).await?;
     let kernels = session::kernels(workspace.as_ref(), worker.device())?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });

@@ -10,7 +10,7 @@ use super::device::{self, backend_of};
 use super::options::DeviceArgs;
 use super::session;
 use crate::agent::prompt::{PARTS, PartText, Place, Prompt, Role, tokens};
-use crate::device::{DeviceCard, cached_card};
+use crate::device::{DeviceCard, Opening, cached_card};
 use crate::history::Archive;
 use crate::op::OpSource;
 use crate::rng::Stream;
@@ -155,7 +155,7 @@ fn card(state: &RunState) -> anyhow::Result<DeviceCard> {
 
 async fn calibrated(state: &RunState) -> anyhow::Result<DeviceCard> {
     let choice = device::choose(DeviceArgs::default().or(backend_of(&state.backend)?), Default::default())?;
-    let worker = session::worker(choice.device, session::Beginning::Device).await?;
+    let worker = session::worker(choice.device, Opening::Now).await?;
     let card = worker.device().clone();
     if card.key != state.device_key {
         super::warn(&format!("note: run {} was on {}; this is said of {}", state.run, state.device, card.name));

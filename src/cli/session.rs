@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::device::Device;
 use crate::backend::CaseLimits;
-use crate::device::DeviceCard;
+use crate::device::{DeviceCard, Opening};
 use crate::kernel::{kernel_file, kernel_file_of_device};
 use crate::op::{Dtype, OpError, OpSource, Operation, TargetShape};
 use crate::worker::Client;
@@ -35,25 +35,14 @@ pub(super) fn operation_names(workspace: Option<&Workspace>) -> anyhow::Result<V
     Ok(names)
 }
 
-/// What a worker begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Beginning {
-    /// With an open device.
-    Device,
-    /// With a device whose ceilings it measures anew.
-    Ceilings,
-    /// With the verdict that it is asked for: a device that is known is opened meanwhile.
-    Verdict,
-}
-
-/// Starts the worker for a device.
-pub(super) async fn worker(device: Device, beginning: Beginning) -> anyhow::Result<Client> {
+/// Starts the worker for a device, which it opens as `opening` says.
+pub(super) async fn worker(device: Device, opening: Opening) -> anyhow::Result<Client> {
     let mut arguments = vec!["worker".to_owned()];
     arguments.extend(device.arguments());
-    arguments.extend(match beginning {
-        Beginning::Device => None,
-        Beginning::Ceilings => Some("--recalibrate".to_owned()),
-        Beginning::Verdict => Some("--at-once".to_owned()),
+    arguments.extend(match opening {
+        Opening::Now => None,
+        Opening::Recalibrating => Some("--recalibrate".to_owned()),
+        Opening::Meanwhile => Some("--at-once".to_owned()),
     });
     Ok(Client::start(&own_program()?, &arguments).await?)
 }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::spinner::Spinner;
 use super::{bench, session};
+use crate::device::Opening;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::{EvaluationTask, Precision, Progress};
 use crate::kernel::{KernelFile, set_tunables};
@@ -40,7 +41,7 @@ pub(super) async fn table(args: &bench::Args, candidates: usize) -> anyhow::Resu
     for path in &args.kernels {
         let began = Instant::now();
         let wanted = bench::Wanted::read(args.device, path)?;
-        let mut worker = session::worker(wanted.device, session::Beginning::Verdict).await?;
+        let mut worker = session::worker(wanted.device, Opening::Meanwhile).await?;
         let start = wanted.task(args, worker.limits())?;
         match measure(start, candidates, began, &mut worker, &watch, &cancel).await? {
             Ok(row) => rows.push(row),

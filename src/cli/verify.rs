@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::options::{DeviceArgs, ModelArgs};
 use super::{device, session};
+use crate::device::Opening;
 use crate::history::Archive;
 use crate::model::{Graph, ModelConfig};
 use crate::run::RunState;
@@ -67,7 +68,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         bail!("run {run} is on {} alone, which this model does not call; `--run RUN` names another run", kernel.op);
     }
     let cancel = session::interruptible();
-    let mut worker = session::worker(device, session::Beginning::Device).await?;
+    let mut worker = session::worker(device, Opening::Now).await?;
     // A model's run had a kernel for each of its operations; what a kernel alone had around it is what stands here now.
     let mut before = match state.single() {
         Some(_) => session::kernels(Some(&workspace), worker.device())?,

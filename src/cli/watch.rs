@@ -12,6 +12,7 @@ use super::options::DeviceArgs;
 use super::watch_screen::{self, Screen, Seen};
 use super::{alone, session};
 use crate::agent::Choice;
+use crate::device::Opening;
 use crate::history::{self, Archive, History};
 use crate::op::TargetShape;
 use crate::ratchet::{Ratchet, RatchetError};
@@ -65,7 +66,7 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
     let wanted = Wanted::read(args.device, &args.kernel)?;
     let in_model = args.in_model.target(&wanted, args.timed.given_dtype())?;
     let place = if args.keep { Some(Place::of(&args.kernel)?) } else { None };
-    let worker = session::worker(wanted.device, session::Beginning::Device).await?;
+    let worker = session::worker(wanted.device, Opening::Now).await?;
     let shapes = in_model.map_or_else(|| wanted.target(&args.timed, worker.limits()), Ok)?;
     let screen = Screen::new();
     screen.line(&opening(&args, &worker, &wanted.source.name, &shapes));

@@ -9,7 +9,7 @@ use super::device::{self, Device};
 use super::options::DeviceArgs;
 use crate::backend::cuda::{self, Cuda};
 use crate::backend::{Backend, cpu};
-use crate::device::{cached_card, detect_cpu};
+use crate::device::{Opening, cached_card, detect_cpu};
 use crate::harness::Judge;
 use crate::sandbox;
 use crate::worker::{Judging, Workers, server};
@@ -32,11 +32,11 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn opening(&self) -> cuda::Opening {
+    const fn opening(&self) -> Opening {
         match (self.recalibrate, self.at_once) {
-            (true, _) => cuda::Opening::Recalibrating,
-            (false, true) => cuda::Opening::Meanwhile,
-            (false, false) => cuda::Opening::Now,
+            (true, _) => Opening::Recalibrating,
+            (false, true) => Opening::Meanwhile,
+            (false, false) => Opening::Now,
         }
     }
 }

@@ -4,6 +4,7 @@ mod cache;
 mod catalogue;
 mod detect;
 mod folder;
+mod opening;
 mod roofline;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -17,6 +18,7 @@ pub use cache::{cached_card, store_card};
 pub use catalogue::{Nameplate, nameplate};
 pub use detect::{CpuFacts, detect_cpu};
 pub use folder::kernel_folder;
+pub use opening::Opening;
 pub use roofline::{Bound, Roofline, roofline};
 
 /// A device as kernels see it.

@@ -29,7 +29,7 @@ pub struct Watch<'a> {
 pub(super) struct Known<B: Backend> {
     pub(super) op: Operation,
     pub(super) source: OpSource,
-    oracle: OnceCell<Result<B::Oracle, String>>,
+    oracle: OnceCell<B::Oracle>,
 }
 
 impl<B: Backend> Known<B> {
@@ -37,9 +37,13 @@ impl<B: Backend> Known<B> {
         Self { op, source, oracle: OnceCell::new() }
     }
 
+    /// A failure is not kept: it may be the machine's, and the next verdict asks again.
     fn oracle(&self, backend: &B) -> Result<&B::Oracle, JudgeError> {
-        let oracle = self.oracle.get_or_init(|| backend.oracle(&self.op));
-        oracle.as_ref().map_err(|what| JudgeError::machine("compiling the oracle", what))
+        if let Some(oracle) = self.oracle.get() {
+            return Ok(oracle);
+        }
+        let oracle = backend.oracle(&self.op).map_err(|what| JudgeError::machine("compiling the oracle", what))?;
+        Ok(self.oracle.get_or_init(|| oracle))
     }
 }
 

@@ -10,11 +10,11 @@ use super::driver::{GpuFacts, device_count, device_facts, driver_version, instal
 use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
 use super::launch::{self, Host, Image};
 use super::nvml::Gauge;
-use super::opening::{Opening, Place, Starting};
+use super::opening::{Place, Starting};
 use crate::backend::{
     Backend, BuildError, CaseLimits, CaseMemory, MemoryError, Ready, Source, StartError, Step, calls_per_sample,
 };
-use crate::device::{DeviceCard, cached_card};
+use crate::device::{DeviceCard, Opening, cached_card};
 use crate::evaluation::ErrorStats;
 use crate::kernel::FrontMatter;
 use crate::op::{Dtype, Operation, Pass, Shape};
@@ -99,7 +99,8 @@ pub fn company(ordinal: u32) -> Option<String> {
 }
 
 impl Cuda {
-    /// Device `ordinal`, with the compiler that was begun; its ceilings are taken from the folder where they were measured before.
+    /// Device `ordinal`, opened when `opening` says, with the compiler that was begun. What it makes and the device's ceilings are
+    /// kept in the compiler's folder.
     ///
     /// # Errors
     /// A sentence: there is no driver, device or compiler, or no memory to judge with.

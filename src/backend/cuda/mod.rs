@@ -18,6 +18,6 @@ pub use driver::{
 };
 pub use launch::{Host, Image, KernelImage};
 pub use nvml::{Gauge, Gauged};
-pub use opening::{Opening, Starting};
+pub use opening::Starting;
 
 use super::Fault;

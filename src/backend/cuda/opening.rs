@@ -9,18 +9,6 @@ use super::compile::Compiler;
 use super::driver::{Gpu, installed_driver, retain_context};
 use super::judge::{Build, Desk};
 
-/// When a device is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
-    /// At once; its ceilings are those that were measured before, if they were.
-    Now,
-    /// At once, and its ceilings are measured anew.
-    Recalibrating,
-    /// While the first kernel is being compiled, where its ceilings and its free memory are known without: a third of a second
-    /// that a verdict which is wanted now need not wait.
-    Meanwhile,
-}
-
 /// A compiler that gets ready while a device is opened: each takes a fifth of a second or more, and neither needs the other.
 #[derive(Debug)]
 pub struct Starting {
@@ -55,7 +43,7 @@ impl Starting {
 pub(super) struct Place {
     ordinal: u32,
     context: RefCell<Option<JoinHandle<()>>>,
-    desk: OnceCell<Result<Rc<Desk>, String>>,
+    desk: OnceCell<Rc<Desk>>,
 }
 
 impl Place {
@@ -71,21 +59,22 @@ impl Place {
     /// The desk; the first call waits until the device is open and sets the desk up, with what `build` compiles.
     ///
     /// # Errors
-    /// A sentence, the same every time.
+    /// A sentence.
     pub(super) fn desk(&self, build: Build<'_>) -> Result<&Rc<Desk>, String> {
-        let open = || {
-            if let Some(context) = self.context.take() {
-                let _ = context.join();
-            }
-            let gpu = Gpu::open(self.ordinal)
-                .map_err(|error| format!("device {} cannot be opened: {error}", self.ordinal))?;
-            Desk::new(&gpu, build)
-        };
-        self.desk.get_or_init(open).as_ref().map_err(Clone::clone)
+        if let Some(desk) = self.desk.get() {
+            return Ok(desk);
+        }
+        if let Some(context) = self.context.take() {
+            let _ = context.join();
+        }
+        let gpu =
+            Gpu::open(self.ordinal).map_err(|error| format!("device {} cannot be opened: {error}", self.ordinal))?;
+        let desk = Desk::new(&gpu, build)?;
+        Ok(self.desk.get_or_init(|| desk))
     }
 
     /// The desk where it is set up.
     pub(super) fn opened(&self) -> Option<&Rc<Desk>> {
-        self.desk.get()?.as_ref().ok()
+        self.desk.get()
     }
 }
