@@ -230,8 +230,9 @@ impl Decision {
 
     /// The second stage: the verdict over fresh processes, each a session of blocks.
     ///
-    /// Each session's median must exceed half the margin and the pooled median the margin; no shape may be slower by
-    /// more than the margin. Sessions that are too few or too short keep nothing.
+    /// Each session's median must exceed half the margin and the pooled median the margin, and the gain's lower bound must be
+    /// a gain: where sessions disagree by more than the margin knows of, it is none. No shape may be slower by more than the
+    /// margin. Sessions that are too few or too short keep nothing.
     #[must_use]
     pub fn confirm(&self, sessions: &[Vec<Block>]) -> Outcome {
         let m = self.margin.ratio();
@@ -250,13 +251,17 @@ impl Decision {
             return revert(why);
         }
         let weakest = medians.iter().copied().fold(f64::INFINITY, f64::min);
-        if weakest > 0.5 * m && pooled > m {
+        let gained = weakest > 0.5 * m && pooled > m;
+        if gained && speedup.low > 1.0 {
             return Outcome::Keep { speedup, simpler: false };
         }
         if self.simplification && self.low(&logs).is_some_and(|low| low > -SIMPLER_LOSS) {
             return Outcome::Keep { speedup, simpler: true };
         }
-        revert(if pooled > m {
+        revert(if gained {
+            let strongest = medians.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            format!("not confirmed: fresh processes saw {} to {}", percent(weakest), percent(strongest))
+        } else if pooled > m {
             format!(
                 "not confirmed: one fresh process saw {}, half the margin is {}",
                 percent(weakest),

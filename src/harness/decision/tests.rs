@@ -124,6 +124,11 @@ fn one_session_that_disagrees_reverts() {
 fn sessions_that_agree_on_too_little_revert() {
     let sessions = [around(0.008, 0.001, 16), around(0.009, 0.001, 16), around(0.007, 0.001, 16)];
     assert!(reverted(one_shape().confirm(&sessions)).1.starts_with("not confirmed: fresh processes saw +0.8 %"));
+    // Each is a gain, and together they do not even say whether there is one.
+    let sessions = [0.53, 0.22, 0.12].map(|gain| around(gain, 0.002, 16));
+    let (speedup, why) = reverted(one_shape().confirm(&sessions));
+    assert!(speedup.ratio > 1.2 && speedup.low <= 1.0, "{speedup:?}");
+    assert_eq!(why, "not confirmed: fresh processes saw +12.7 % to +69.9 %");
 }
 
 #[test]
