@@ -12,7 +12,7 @@ use warpsmith::backend::cuda::judge::{Arena, Desk, Oracle, compare, front_matter
 use warpsmith::backend::cuda::{
     Arguments, Compiler, CudaError, Function, Geometry, Gpu, Host, Image, MapElement, MapSpec, MapSwizzle, Unit,
 };
-use warpsmith::backend::{CaseMemory, Fault, Host as _};
+use warpsmith::backend::{CaseMemory, Fault, Host as _, Placing};
 use warpsmith::kernel::KernelFile;
 use warpsmith::op::{Case, Dtype, Operation, Shape};
 
@@ -352,8 +352,8 @@ impl Stage {
         let desk: Rc<Desk> = Desk::new(&device.gpu, &|name, text| device.cubin(name, text)).unwrap();
         let oracle = Oracle::compile(&desk, &op, &|name, text| device.cubin(name, text)).unwrap();
         let scratch = warpsmith::backend::ScratchBuffer::of(&file, &resolution);
-        let case = Case { shape, dtype, input: None };
-        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &scratch, copies).unwrap();
+        let case = Case { shape, dtype, input: None, setting: 0 };
+        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &scratch, copies, Placing::Packed).unwrap();
         let mut arena = Arena::new(&desk, inputs, outputs).unwrap();
         let mut memory = CaseMemory::place(&mut arena, &op, &case, &scratch, copies).unwrap();
         for copy in 0..copies {

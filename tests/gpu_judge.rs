@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use warpsmith::backend::cpu;
 use warpsmith::backend::cuda::judge::{Arena, Desk, Oracle, compare, device_sources, oracle_source};
 use warpsmith::backend::cuda::{Compiler, Gpu, Unit};
-use warpsmith::backend::{Arena as _, CaseMemory, Poison, Region, Span};
+use warpsmith::backend::{Arena as _, CaseMemory, Placing, Poison, Region, Span};
 use warpsmith::evaluation::ErrorStats;
 use warpsmith::op::{Case, Dtype, Operation, Role, Shape, Stored};
 use warpsmith::rng::Stream;
@@ -83,14 +83,14 @@ fn cases(op: &Operation, dtype: Dtype) -> Vec<Case> {
     for (shape, input) in plain.chain(hostile) {
         let macs = if input.is_none() { MACS } else { u64::MAX };
         let (shape, _) = op.shrink_to(&op.complete(shape).unwrap(), macs, ELEMENTS).unwrap();
-        cases.push(Case { shape, dtype, input });
+        cases.push(Case { shape, dtype, input, setting: 0 });
     }
     cases
 }
 
 /// A case on the device with its inputs drawn, and what they are.
 fn place(device: &Device, op: &Operation, case: &Case, seed: u64) -> (Arena, CaseMemory, Vec<Option<Vec<u8>>>) {
-    let (inputs, outputs) = CaseMemory::footprint::<Arena>(op, case, &[], 1).unwrap();
+    let (inputs, outputs) = CaseMemory::footprint::<Arena>(op, case, &[], 1, Placing::Packed).unwrap();
     let mut arena = Arena::new(&device.desk, inputs, outputs).unwrap();
     let memory = CaseMemory::place(&mut arena, op, case, &[], 1).unwrap();
     memory.draw(&mut arena, 0, seed).unwrap();
@@ -159,7 +159,7 @@ fn oracle_and_comparison_on_the_device_say_what_the_processor_says() {
                 let what = format!("{name} {dtype} {} {:?}", op.label(&case.shape), case.input);
                 let (mut arena, memory, inputs) = place(&device, &op, &case, number as u64);
                 let views: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-                let expected = theirs.expected(&case.shape, dtype, &views, 5).unwrap();
+                let expected = theirs.expected(&case, &views, 5).unwrap();
                 let noise = Stream::new(number as u64, "noise");
                 // As a kernel may answer: nearly right, with every kind of mistake here and there, or not at all.
                 for mistakes in [0, 1, 50] {
@@ -197,7 +197,7 @@ fn poison_is_never_plausible_and_every_byte_of_it_is_guarded() {
     let spans: Vec<Span> = [2, 6, 4098, 70_002, 131_072].map(|n| arena.place(Region::Outputs, n).unwrap()).to_vec();
     for (stored, size) in [(Stored::F16, 2), (Stored::Bf16, 2), (Stored::F32, 4)] {
         let whole = |span: &Span| Span { bytes: span.bytes / size * size, ..*span };
-        let zones = spans.iter().flat_map(|span| Arena::red_zones(span).to_vec());
+        let zones = spans.iter().flat_map(|span| arena.red_zones(span).to_vec());
         let stretches: Vec<Poison> = spans
             .iter()
             .map(whole)
@@ -275,6 +275,7 @@ fn sealing_takes_nothing_from_the_judge() {
         shape: op.complete(&Shape::from([("rows", 7), ("cols", 130)])).unwrap(),
         dtype: Dtype::F32,
         input: None,
+        setting: 0,
     };
     let (arena, memory, _) = place(&device, &op, &case, 3);
     let outputs = memory.outputs(0);

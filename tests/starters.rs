@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use warpsmith::backend::cpu::{Arena, Compiler, Host, Image, Limits, Oracle, Unit, compare};
-use warpsmith::backend::{CaseMemory, ScratchBuffer};
+use warpsmith::backend::{CaseMemory, Placing, ScratchBuffer};
 use warpsmith::kernel::{Facts, KernelError, KernelFile, Resolution, fits_arch, nvrtc_options};
 use warpsmith::model::{Graph, Kind, ModelConfig, Pass, Phase};
 use warpsmith::op::{Case, Dtype, Operation, Shape, TargetShape};
@@ -178,7 +178,7 @@ impl Judge {
         let place = format!("{} {} {} {:?}", self.op.name, self.op.label(&case.shape), case.dtype, case.input);
         let (resolution, image) = self.compile(case);
         let scratch = ScratchBuffer::of(&self.kernel, &resolution);
-        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&self.op, case, &scratch, 1).unwrap();
+        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&self.op, case, &scratch, 1, Placing::Packed).unwrap();
         let mut arena = Arena::new(inputs, outputs).unwrap();
         let mut memory = CaseMemory::place(&mut arena, &self.op, case, &scratch, 1).unwrap();
         let limits = Limits { executable: Some(env!("CARGO_BIN_EXE_warpsmith").into()), ..Limits::default() };
@@ -192,7 +192,7 @@ impl Judge {
             taken.push(arena.outputs(&memory, 0).concat());
         }
         assert!(taken[0] == taken[1], "{place}: other bits the second time");
-        let expected = self.oracle.expected(&case.shape, case.dtype, &arena.inputs(&memory, 0), 3).unwrap();
+        let expected = self.oracle.expected(case, &arena.inputs(&memory, 0), 3).unwrap();
         let stats = compare(&self.op, case, &arena.outputs(&memory, 0), &expected).unwrap();
         assert_eq!(stats.failure(), None, "{place}");
     }
@@ -213,7 +213,7 @@ impl Judge {
         let mut cases: Vec<Case> = Vec::new();
         for shape in [&self.op.smoke].into_iter().chain(&self.op.edges) {
             let (shape, _) = self.op.shrink_to(&self.op.complete(shape).unwrap(), 1 << 15, 1 << 12).unwrap();
-            cases.extend(Dtype::ALL.map(|dtype| Case { shape: shape.clone(), dtype, input: None }));
+            cases.extend(Dtype::ALL.map(|dtype| Case { shape: shape.clone(), dtype, input: None, setting: 0 }));
         }
         let mut seen = std::collections::HashSet::new();
         cases.retain(|case| seen.insert(case.clone()));
@@ -224,7 +224,7 @@ impl Judge {
     fn rejections(&self, case: &Case, seeds: std::ops::Range<u64>) -> Vec<String> {
         let (resolution, image) = self.compile(case);
         let scratch = ScratchBuffer::of(&self.kernel, &resolution);
-        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&self.op, case, &scratch, 1).unwrap();
+        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&self.op, case, &scratch, 1, Placing::Packed).unwrap();
         let mut arena = Arena::new(inputs, outputs).unwrap();
         let mut memory = CaseMemory::place(&mut arena, &self.op, case, &scratch, 1).unwrap();
         let limits = Limits { executable: Some(env!("CARGO_BIN_EXE_warpsmith").into()), ..Limits::default() };
@@ -236,7 +236,7 @@ impl Judge {
             for changed in [false, true] {
                 let change = changed.then(|| memory.change_one(&mut arena, 0, seed));
                 host.launch(&memory.call(0, 0), Duration::from_secs(60)).unwrap_or_else(|fault| panic!("{fault}"));
-                let expected = self.oracle.expected(&case.shape, case.dtype, &arena.inputs(&memory, 0), seed).unwrap();
+                let expected = self.oracle.expected(case, &arena.inputs(&memory, 0), seed).unwrap();
                 let stats = compare(&self.op, case, &arena.outputs(&memory, 0), &expected).unwrap();
                 if let Some(why) = stats.failure() {
                     let place = format!("{} {} {}", self.op.name, self.op.label(&case.shape), case.dtype);
@@ -254,14 +254,19 @@ impl Judge {
         for shape in ordinary {
             let complete = self.op.complete(shape).unwrap();
             let (shape, _) = self.op.shrink_to(&complete, 1 << 21, 1 << 20).unwrap();
-            cases.extend(Dtype::ALL.map(|dtype| Case { shape: shape.clone(), dtype, input: None }));
+            cases.extend(Dtype::ALL.map(|dtype| Case { shape: shape.clone(), dtype, input: None, setting: 0 }));
         }
         for hostile in &self.op.adversarial {
             let complete = self.op.complete(&hostile.shape).unwrap();
             let (shape, _) = self.op.shrink_to(&complete, u64::MAX, 1 << 20).unwrap();
             let dtypes: &[Dtype] = if hostile.dtypes.is_empty() { &Dtype::ALL } else { &hostile.dtypes };
             let input = Some(hostile.name.clone());
-            cases.extend(dtypes.iter().map(|&dtype| Case { shape: shape.clone(), dtype, input: input.clone() }));
+            cases.extend(dtypes.iter().map(|&dtype| Case {
+                shape: shape.clone(),
+                dtype,
+                input: input.clone(),
+                setting: 0,
+            }));
         }
         let mut seen = std::collections::HashSet::new();
         cases.retain(|case| seen.insert(case.clone()));
@@ -345,7 +350,7 @@ fn a_softmax_that_flushes_what_is_below_the_normal_range_is_never_rejected() {
     let judge = Judge::new("softmax").edited(&[edit]);
     let shape = judge.op.complete(&judge.op.smoke).unwrap();
     for dtype in Dtype::ALL {
-        let rejections = judge.rejections(&Case { shape: shape.clone(), dtype, input: None }, 0..300);
+        let rejections = judge.rejections(&Case { shape: shape.clone(), dtype, input: None, setting: 0 }, 0..300);
         assert!(rejections.is_empty(), "{} of 600: {rejections:#?}", rejections.len());
     }
 }
@@ -361,7 +366,7 @@ fn a_fused_mlp_that_keeps_a_quarter_of_each_hidden_value_in_the_storage_type_is_
     for sizes in [[1, 1, 1], [3, 16, 2], [4, 32, 48]] {
         let shape = Shape::from([("B", sizes[0]), ("D", sizes[1]), ("H", sizes[2])]);
         for dtype in Dtype::ALL {
-            let rejections = judge.rejections(&Case { shape: shape.clone(), dtype, input: None }, 0..300);
+            let rejections = judge.rejections(&Case { shape: shape.clone(), dtype, input: None, setting: 0 }, 0..300);
             assert!(rejections.is_empty(), "{} of 600: {rejections:#?}", rejections.len());
         }
     }

@@ -1,7 +1,14 @@
 //! How far from the oracle a result may be (JUDGE, "Tolerances, measured").
 
+// `!(a <= b)` is how a comparison is written here, so that NaN fails.
+#![allow(clippy::neg_cmp_op_on_partial_ord)]
+
+use super::values::decode_into;
 use crate::evaluation::ErrorStats;
-use crate::op::{Case, Dtype, OpError, Operation, Role, TensorSpec};
+use crate::op::{Case, Dtype, OpError, Operation, Role, Stored, TensorSpec};
+
+/// Within this share of the largest finite value, infinity and a finite value are both right.
+const NEAR_OVERFLOW: f64 = 0.001;
 
 /// Unit roundoff of the single precision that sums are taken in.
 const U32: f64 = 1.0 / (1u64 << 24) as f64;
@@ -21,6 +28,17 @@ pub(super) struct Bounds {
     pub row_term: f64,
     /// L.
     pub rms_bound: f64,
+}
+
+/// What an element must be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Place {
+    /// Flat index into its output.
+    pub index: usize,
+    /// The double-precision value, r.
+    pub value: f64,
+    /// The sum of the absolute terms that made it, C.
+    pub terms: f64,
 }
 
 /// Sums over elements where both sides are finite.
@@ -73,6 +91,38 @@ impl Bounds {
         Ok((bounds, if elements.is_multiple_of(row) { row } else { elements }))
     }
 
+    /// How far off an element is, as a multiple of its bound; infinite where no distance would do.
+    pub(super) fn element(&self, y: f64, r: f64, terms: f64, row_term: f64) -> f64 {
+        const WRONG: f64 = f64::INFINITY;
+        let right = |condition: bool| if condition { 0.0 } else { WRONG };
+        if r.is_nan() {
+            return right(y.is_nan());
+        }
+        if r.is_infinite() {
+            return right(y == r);
+        }
+        if y.is_nan() {
+            return WRONG;
+        }
+        let bound = 2.0 * self.u * r.abs() + self.s + self.sums * terms + row_term;
+        if r.abs() + bound >= (1.0 - NEAR_OVERFLOW) * self.largest && y.signum() == r.signum() {
+            let must_overflow = r.abs() - bound > (1.0 + NEAR_OVERFLOW) * self.largest;
+            if y.is_infinite() {
+                return 0.0;
+            }
+            if must_overflow {
+                return WRONG;
+            }
+            if r.abs() >= (1.0 - NEAR_OVERFLOW) * self.largest && y.abs() > (1.0 - NEAR_OVERFLOW) * self.largest {
+                return 0.0;
+            }
+        }
+        if y.is_infinite() {
+            return WRONG;
+        }
+        (y - r).abs() / bound
+    }
+
     /// An rms error as a multiple of its bound, `level` being the L in force.
     pub(super) fn rms_ratio(&self, sums: &Sums, level: f64) -> f64 {
         if sums.count == 0.0 {
@@ -82,6 +132,48 @@ impl Bounds {
         let bound = (level + self.u / sums.count.sqrt()) * rms(sums.value) + self.s + self.sums / 4.0 * rms(sums.terms);
         finite(rms(sums.error) / bound)
     }
+}
+
+/// Compares a few elements of each output, all of one row: `read` gives the bytes of elements of an output.
+///
+/// # Errors
+/// An expression that fails at this shape.
+pub(super) fn compare_places(
+    op: &Operation,
+    case: &Case,
+    expected: &[Vec<Place>],
+    read: &mut dyn FnMut(usize, Stored, &[usize]) -> Vec<u8>,
+) -> Result<ErrorStats, OpError> {
+    let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output);
+    let mut total = ErrorStats::default();
+    for (output, (spec, places)) in outputs.zip(expected).enumerate().filter(|(_, (_, places))| !places.is_empty()) {
+        let stored = spec.dtype.stored(case.dtype);
+        let (bounds, _) = Bounds::of(op, case, spec, op.elements(spec, &case.shape)?)?;
+        let indices: Vec<usize> = places.iter().map(|place| place.index).collect();
+        let mut got = vec![0.0; places.len()];
+        decode_into(&read(output, stored, &indices), stored, &mut got);
+        let values: Vec<f64> = places.iter().map(|place| place.value).collect();
+        let row_term = if bounds.row_term > 0.0 { bounds.row_term * rms_of_finite(&values) } else { 0.0 };
+        let mut stats = ErrorStats { elements: places.len() as u64, ..ErrorStats::default() };
+        for (y, Place { index, value, terms }) in got.into_iter().zip(places) {
+            let terms = if terms.is_finite() { *terms } else { value.abs() };
+            let ratio = finite(bounds.element(y, *value, terms, row_term));
+            stats.outside += u64::from(!(ratio <= 1.0));
+            if ratio > stats.worst {
+                stats.worst = ratio;
+                (stats.worst_at, stats.got, stats.want) = (*index as u64, y, *value);
+            }
+        }
+        merge_outputs(&mut total, &stats, told_apart(op, spec));
+    }
+    Ok(total)
+}
+
+/// The rms of what is finite; zero where nothing is.
+pub(super) fn rms_of_finite(values: &[f64]) -> f64 {
+    let (count, squares) =
+        values.iter().filter(|v| v.is_finite()).fold((0.0, 0.0), |(count, squares), v| (count + 1.0, squares + v * v));
+    if count == 0.0 { 0.0 } else { (squares / count).sqrt() }
 }
 
 /// A ratio that every format of file can hold.

@@ -1,7 +1,7 @@
 //! The tensors of one case, placed in an arena.
 
 use super::values::{decode_into, encode_one};
-use super::{Arena, Call, Poison, Region, Span};
+use super::{Arena, Call, Exchange, Placing, Poison, Region, Span};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
 use crate::op::{Case, DrawPlan, ElementType, OpError, Operation, Role, Stored};
 use crate::rng::Stream;
@@ -84,14 +84,15 @@ impl CaseMemory {
         case: &Case,
         scratch: &[ScratchBuffer],
         copies: usize,
+        placing: Placing,
     ) -> Result<(usize, usize), OpError> {
         let (mut inputs, mut outputs) = (0, 0);
         for (role, bytes) in tensor_bytes(op, case)? {
             let side = if role == Role::Input { &mut inputs } else { &mut outputs };
-            *side += bytes.map_or(0, A::footprint);
+            *side += bytes.map_or(0, |bytes| A::footprint(bytes, placing));
         }
         for buffer in scratch {
-            outputs += A::footprint(buffer.elements * buffer.dtype.bytes(case.dtype));
+            outputs += A::footprint(buffer.elements * buffer.dtype.bytes(case.dtype), placing);
         }
         Ok((inputs * copies, outputs * copies))
     }
@@ -123,7 +124,7 @@ impl CaseMemory {
         }
         Ok(Self {
             ints: op.ints(&case.shape)?,
-            floats: op.scalars(&case.shape)?,
+            floats: op.scalars_of(case)?,
             op: op.clone(),
             case: case.clone(),
             scratch: scratch.to_vec(),
@@ -187,7 +188,7 @@ impl CaseMemory {
             let spans = self.outputs_of(copy).chain(rubbish).zip(1..);
             stretches.extend(spans.map(|((stored, span), number)| Poison { span, stored, key: stream.bits(number) }));
             self.copies[copy].zones = Some(stream.bits(0));
-            stretches.extend(self.zones_of::<A>(copy).into_iter().map(|zone| zone.poison));
+            stretches.extend(self.zones_of(arena, copy).into_iter().map(|zone| zone.poison));
         }
         arena.poison(&stretches);
     }
@@ -234,6 +235,21 @@ impl CaseMemory {
         Some(Change { tensor: tensor.to_owned(), element, before, after: after[0] })
     }
 
+    /// A change of one random element of one random input of a copy to the value of another: nothing that an ordinary draw would
+    /// not hold. `None` where there is nothing to change.
+    #[must_use]
+    pub fn stir(&self, copy: usize, seed: u64) -> Option<Exchange> {
+        let stream = Stream::new(seed, "stir");
+        let inputs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
+        let inputs = inputs.filter(|(tensor, _)| tensor.role == Role::Input);
+        let inputs: Vec<(usize, Span)> = inputs
+            .filter_map(|(tensor, span)| Some((tensor.dtype.stored(self.case.dtype).bytes(), (*span)?)))
+            .collect();
+        let &(size, span) = inputs.get(stream.below(0, inputs.len() as u64) as usize)?;
+        let [from, to] = [1, 2].map(|turn| stream.below(turn, (span.bytes / size) as u64) as usize);
+        Some(Exchange { span, size, from, to })
+    }
+
     /// A launch of image number `image` on a copy, which begins with zeroing the scratch that wants it.
     #[must_use]
     pub fn call(&self, image: usize, copy: usize) -> Call {
@@ -253,7 +269,7 @@ impl CaseMemory {
         if self.copies[copy].zones.is_none() {
             return Ok(());
         }
-        let zones = self.zones_of::<A>(copy);
+        let zones = self.zones_of(arena, copy);
         let stretches: Vec<Poison> = zones.iter().map(|zone| zone.poison).collect();
         if let Some(found) = arena.disturbed(&stretches) {
             let zone = &zones[found.index];
@@ -309,7 +325,7 @@ impl CaseMemory {
     }
 
     /// All red zones of a copy, once they were filled.
-    fn zones_of<A: Arena>(&self, copy: usize) -> Vec<Zone<'_>> {
+    fn zones_of<A: Arena>(&self, arena: &A, copy: usize) -> Vec<Zone<'_>> {
         let dtype = self.case.dtype;
         let set = &self.copies[copy];
         let tensors = self.op.tensors.iter().zip(&set.tensors);
@@ -317,7 +333,7 @@ impl CaseMemory {
         let scratch = self.scratch.iter().zip(&set.scratch);
         let scratch = scratch.map(|(buffer, span)| (buffer.name.as_str(), buffer.dtype, *span));
         let sides = tensors.chain(scratch).flat_map(|(name, element, span)| {
-            let [before, after] = A::red_zones(&span);
+            let [before, after] = arena.red_zones(&span);
             [(name, element.stored(dtype), before, false), (name, element.stored(dtype), after, true)]
         });
         let keys = (0..).map(|number| set.zones.unwrap_or_default() ^ number);

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use bounds::Place;
 pub use cache::compiled_kernels;
 pub use call::{Call, Region, Span, calls_per_sample};
 pub use fault::Fault;
@@ -26,7 +27,7 @@ pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
 use crate::kernel::{FrontMatter, KernelFile, Resolution};
-use crate::op::{DrawPlan, Dtype, Operation, Shape, Stored};
+use crate::op::{DrawPlan, Dtype, Operation, Sample, Shape, Stored};
 
 /// A kernel file and what it is to be compiled for.
 #[derive(Debug, Clone, Copy)]
@@ -119,18 +120,23 @@ pub trait Backend: Sized {
     /// the calls a kernel takes.
     fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(Self::Image, &'static str)>;
 
-    /// Memory for `inputs` and `outputs` bytes, each a sum of [`Arena::footprint`]s.
+    /// Memory for `inputs` and `outputs` bytes, each a sum of [`Arena::footprint`]s for the same `placing`.
     ///
     /// # Errors
     /// A sentence: it is not to be had.
-    fn arena(&self, inputs: usize, outputs: usize) -> Result<Self::Arena, MemoryError>;
+    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Self::Arena, MemoryError>;
 
     /// A place for `images` to run, in which nothing is left of an earlier one: a fresh process (CPU), freshly loaded modules
-    /// (GPU). With `dirty`, nothing in it is zero by luck.
+    /// (GPU).
     ///
     /// # Errors
     /// [`StartError`].
-    fn host(&self, images: &[&Self::Image], arena: &Self::Arena, dirty: bool) -> Result<Self::Host, StartError>;
+    fn host(
+        &self,
+        images: &[&Self::Image],
+        arena: &Self::Arena,
+        conditions: &Conditions,
+    ) -> Result<Self::Host, StartError>;
 
     /// Compiles the oracle of `op`.
     ///
@@ -151,6 +157,20 @@ pub trait Backend: Sized {
         copy: usize,
         taken: &<Self::Host as Host>::Taken,
         seed: u64,
+    ) -> Result<ErrorStats, String>;
+
+    /// Compares the elements of `sample` as they stand in the outputs of `copy` now with the oracle, which is evaluated for
+    /// these alone on the inputs of `copy`. Errors of elements only: an rms needs all of them.
+    ///
+    /// # Errors
+    /// As [`Backend::compare`].
+    fn compare_some(
+        &self,
+        oracle: &Self::Oracle,
+        memory: &CaseMemory,
+        arena: &mut Self::Arena,
+        copy: usize,
+        sample: &Sample,
     ) -> Result<ErrorStats, String>;
 
     /// How many launches a sample should hold when one takes `incumbent_us`, with `copies` rotated sets of buffers.
@@ -182,6 +202,28 @@ pub trait Backend: Sized {
     fn is_lost(&self) -> bool;
 }
 
+/// What a host is like, beside the ordinary.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// Nothing in it is zero by luck.
+    pub dirty: bool,
+    /// Threads that a kernel runs on, where that is not one a core; for devices whose kernels are given threads.
+    pub threads: Option<usize>,
+    /// Between the launches of one call, what a launch leaves behind (shared, local and register memory) is overwritten with
+    /// rubbish; for devices whose calls are several launches.
+    pub rubbish_between: bool,
+}
+
+/// How buffers lie in an arena.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Placing {
+    /// One after the other, between red zones.
+    #[default]
+    Packed,
+    /// Each ends, as closely as its alignment allows, where memory begins that a kernel cannot touch.
+    Fenced,
+}
+
 /// How large a case may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaseLimits {
@@ -195,6 +237,8 @@ pub struct CaseLimits {
     /// What part of both an adversarial input at a target's sizes may have; where that is less than they take, there are as
     /// many of each as there are sizes, each with one of them as it is.
     pub hostile_share: NonZeroU64,
+    /// Multiply-adds that looking at some elements of a timed output may take.
+    pub sample_macs: u64,
     /// Bytes of rotated buffers in timing, all shapes together.
     pub timed_bytes: u64,
     /// Launches on the same input that must give the same bits; where a launch takes microseconds, enough for a race to show.
@@ -299,13 +343,37 @@ pub struct Disturbed {
     pub last: usize,
 }
 
+/// Elements of a buffer that are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gather {
+    /// The buffer.
+    pub span: Span,
+    /// Bytes of an element.
+    pub size: usize,
+    /// Which elements.
+    pub indices: Vec<usize>,
+}
+
+/// An element that takes the value of another one of its buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchange {
+    /// The buffer.
+    pub span: Span,
+    /// Bytes of an element.
+    pub size: usize,
+    /// The element whose value it is.
+    pub from: usize,
+    /// The element that takes it.
+    pub to: usize,
+}
+
 /// Device memory in two regions, with red zones around every buffer. Work on it is done when a method that returns something
 /// returns.
 pub trait Arena {
-    /// Bytes that a buffer of `bytes` takes, alignment and red zones included.
-    fn footprint(bytes: usize) -> usize;
+    /// Bytes that a buffer of `bytes` takes, alignment, red zones and fences included.
+    fn footprint(bytes: usize, placing: Placing) -> usize;
     /// The red zones before and after a placed buffer.
-    fn red_zones(span: &Span) -> [Span; 2];
+    fn red_zones(&self, span: &Span) -> [Span; 2];
     /// Places a buffer.
     ///
     /// # Errors
@@ -329,6 +397,17 @@ pub trait Arena {
     fn read(&mut self, span: &Span) -> Vec<u8>;
     /// Elements of `size` bytes at these indices, one after the other.
     fn gather(&mut self, span: &Span, size: usize, indices: &[usize]) -> Vec<u8>;
+    /// The same of several buffers at once.
+    fn gather_all(&mut self, wanted: &[Gather]) -> Vec<Vec<u8>> {
+        wanted.iter().map(|Gather { span, size, indices }| self.gather(span, *size, indices)).collect()
+    }
+    /// Copies elements over others of the same buffer.
+    fn exchange(&mut self, changes: &[Exchange]) {
+        for Exchange { span, size, from, to } in changes {
+            let bytes = self.gather(span, *size, &[*from]);
+            self.poke(span, to * size, &bytes);
+        }
+    }
     /// Overwrites bytes from `at` on.
     fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]);
     /// Which of these inputs (an index) is not as the judge's last write left it. Where kernels cannot write to inputs, none.

@@ -30,6 +30,8 @@ pub enum Stage {
     Timing,
     /// The same in fresh processes.
     Confirmation,
+    /// The second tier: what would be kept is asked harder questions, without a clock.
+    Examination,
 }
 
 impl Stage {
@@ -45,6 +47,7 @@ impl Stage {
             Self::Edges => "edges",
             Self::Timing => "timing",
             Self::Confirmation => "confirm",
+            Self::Examination => "examine",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ForwardError;
 use super::units::Unit;
-use crate::backend::{Arena, Backend, Region, Span};
+use crate::backend::{Arena, Backend, Placing, Region, Span};
 use crate::kernel::ScratchInit;
 use crate::model::{Graph, TensorKind};
 
@@ -28,10 +28,11 @@ pub(super) fn place<B: Backend>(
     let constants = || graph.tensors.iter().filter(|t| !t.kind.is_written()).map(|t| t.bytes(dtype) as usize);
     let caches = graph.tensors.iter().filter(|t| t.kind == TensorKind::Cache).map(|t| t.bytes(dtype) as usize);
     let scratch = || sets.iter().flat_map(|units| units.iter()).flat_map(|unit| unit.scratch()).map(|(_, bytes)| bytes);
-    let inputs = constants().map(B::Arena::footprint).sum();
+    let footprint = |bytes| B::Arena::footprint(bytes, Placing::Packed);
+    let inputs = constants().map(footprint).sum();
     let outputs: usize =
-        slots.bytes.iter().map(|bytes| *bytes as usize).chain(caches).chain(scratch()).map(B::Arena::footprint).sum();
-    let mut arena = backend.arena(inputs, outputs)?;
+        slots.bytes.iter().map(|bytes| *bytes as usize).chain(caches).chain(scratch()).map(footprint).sum();
+    let mut arena = backend.arena(inputs, outputs, Placing::Packed)?;
     let mut transient = Vec::new();
     for bytes in &slots.bytes {
         transient.push(arena.place(Region::Outputs, *bytes as usize)?);

@@ -10,7 +10,7 @@ use super::glue;
 use super::place::{Memory, place};
 use super::units::{self, KernelSet, Resolved, Unit, UnitCall};
 use super::{Contest, ForwardError, Side, Stretch, Timed, weights};
-use crate::backend::{Arena, Backend, Call, Fault, Host, Span, Step};
+use crate::backend::{Arena, Backend, Call, Conditions, Fault, Host, Span, Step};
 use crate::kernel::ScratchInit;
 use crate::model::{Graph, Kind, Node, Work};
 use crate::op::{Dtype, Operation};
@@ -207,7 +207,7 @@ impl<'b, B: Backend> Forward<'b, B> {
 
 fn start<B: Backend>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
     let images: Vec<&B::Image> = images.iter().collect();
-    Ok(backend.host(&images, arena, false)?)
+    Ok(backend.host(&images, arena, &Conditions::default())?)
 }
 
 /// The nodes whose calls do the same at the same sizes, in order of first appearance, those of the first `glue` images

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, CaseMemory, Host, MemoryError, StartError};
+use crate::backend::{Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
 use crate::device::DeviceCard;
 use crate::evaluation::{CaseResult, ErrorStats, Stage, Verdict};
 use crate::kernel::KernelFile;
-use crate::op::{Case, Dtype, OpError, OpSource, Operation, Shape, TargetShape};
+use crate::op::{Case, Dtype, OpError, OpSource, Operation, Sample, Shape, TargetShape};
 
 use super::Failure;
 use super::build::{Build, Making, Wanted};
@@ -92,6 +92,8 @@ pub(super) struct Trial<'a, B: Backend> {
     pub(super) bench: &'a Bench<'a, B>,
     pub(super) build: &'a Build<B>,
     pub(super) arena: B::Arena,
+    /// Of the places that it runs in.
+    pub(super) conditions: Conditions,
     pub(super) cases: &'a mut Vec<CaseResult>,
     /// How much of the device the kernels occupy at the largest timed case.
     pub(super) occupancy: Vec<String>,
@@ -117,20 +119,29 @@ impl<B: Backend> Bench<'_, B> {
 
     /// A fresh place for what was built to run on this memory.
     pub(super) fn host(&self, build: &Build<B>, arena: &B::Arena) -> Result<B::Host, Failure> {
-        self.start(build, arena, false)
+        self.start(build, arena, &Conditions::default())
     }
 
-    fn start(&self, build: &Build<B>, arena: &B::Arena, dirty: bool) -> Result<B::Host, Failure> {
-        self.backend.host(&build.images(), arena, dirty).map_err(|error| match error {
+    pub(super) fn start(
+        &self,
+        build: &Build<B>,
+        arena: &B::Arena,
+        conditions: &Conditions,
+    ) -> Result<B::Host, Failure> {
+        self.backend.host(&build.images(), arena, conditions).map_err(|error| match error {
             StartError::Machine(what) => JudgeError::machine("starting the candidate's process", what).into(),
             StartError::Kernel(_) => Failure::Verdict(Verdict::Error { stage: Stage::Compile, why: error.to_string() }),
         })
     }
 
     /// An arena that holds the largest of `sizes` (inputs and outputs apart).
-    pub(super) fn arena(&self, sizes: impl IntoIterator<Item = (usize, usize)>) -> Result<B::Arena, Failure> {
+    pub(super) fn arena(
+        &self,
+        sizes: impl IntoIterator<Item = (usize, usize)>,
+        placing: Placing,
+    ) -> Result<B::Arena, Failure> {
         let (inputs, outputs) = sizes.into_iter().fold((0, 0), |(i, o), (a, b)| (i.max(a), o.max(b)));
-        Ok(self.backend.arena(inputs, outputs)?)
+        Ok(self.backend.arena(inputs, outputs, placing)?)
     }
 
     /// How far what was taken of `copy` is from the oracle's answer for what that copy's inputs hold.
@@ -145,6 +156,20 @@ impl<B: Backend> Bench<'_, B> {
         let oracle = self.known.oracle(self.backend)?;
         self.backend
             .compare(oracle, memory, arena, copy, taken, seed)
+            .map_err(|error| JudgeError::machine("oracle", error).into())
+    }
+
+    /// How far some elements that now stand in the outputs of `copy` are from the oracle's.
+    pub(super) fn compare_some(
+        &self,
+        memory: &CaseMemory,
+        arena: &mut B::Arena,
+        copy: usize,
+        sample: &Sample,
+    ) -> Result<ErrorStats, Failure> {
+        let oracle = self.known.oracle(self.backend)?;
+        self.backend
+            .compare_some(oracle, memory, arena, copy, sample)
             .map_err(|error| JudgeError::machine("oracle", error).into())
     }
 
@@ -235,9 +260,9 @@ impl<B: Backend> Bench<'_, B> {
 }
 
 impl<B: Backend> Trial<'_, B> {
-    /// A fresh place with the candidate, in which nothing is zero by luck.
+    /// A fresh place with the candidate, in the conditions of this trial.
     pub(super) fn host(&self) -> Result<B::Host, Failure> {
-        self.bench.start(self.build, &self.arena, true)
+        self.bench.start(self.build, &self.arena, &self.conditions)
     }
 }
 

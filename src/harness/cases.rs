@@ -101,7 +101,7 @@ impl Plan<'_> {
             for kept in &op.shrink {
                 // Not every operation makes sense in every mixture.
                 let Ok((shape, shrunk)) = op.shrink_others(&shape, Some(kept), macs, elements) else { continue };
-                let case = Case { shape, dtype, input: Some(hostile.name.clone()) };
+                let case = Case { shape, dtype, input: Some(hostile.name.clone()), setting: 0 };
                 if can_be_drawn(op, &case)? {
                     self.add_shrunk(Stage::Stability, (case.shape, shrunk), dtype, Some(&hostile.name), LEEWAY);
                 }
@@ -118,7 +118,7 @@ impl Plan<'_> {
         input: Option<&str>,
         leeway: f64,
     ) {
-        let case = Case { shape, dtype, input: input.map(str::to_owned) };
+        let case = Case { shape, dtype, input: input.map(str::to_owned), setting: 0 };
         // Shrinking may make two shapes one.
         if !self.cases.iter().any(|known| known.stage == stage && known.case == case) {
             self.cases.push(PlannedCase { stage, case, shrunk, leeway });
@@ -172,6 +172,7 @@ mod tests {
             macs_twice: u64::MAX,
             elements,
             hostile_share: NonZeroU64::new(share).expect("not zero"),
+            sample_macs: 0,
             timed_bytes: 0,
             repeats: 3,
             least_flops: 1,

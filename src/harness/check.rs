@@ -8,6 +8,7 @@ use super::Failure;
 use super::bench::{Bench, Taken, Trial};
 use super::cases::PlannedCase;
 use super::task::JudgeError;
+use super::timing::SAMPLE_LEEWAY;
 use super::undisturbed::undisturbed;
 
 /// Runs one planned case in `host`; a case that fails is recorded and ends the evaluation.
@@ -60,6 +61,9 @@ fn examine<B: Backend>(
     if first.1.is_some() || (*stage != Stage::Smoke && !once) {
         return Ok(Ok(first));
     }
+    if *stage == Stage::Smoke {
+        same_in_part(trial, &memory, seed)?;
+    }
     // One random element changes, nothing is poisoned: a result remembered from the first launch is now wrong (JUDGE, row 4).
     let change = memory.change_one(&mut trial.arena, 0, seed);
     let outputs = match launch(trial, host, &memory, image)? {
@@ -73,6 +77,28 @@ fn examine<B: Backend>(
         None if once => (errors, None),
         None => first,
     }))
+}
+
+/// A right output must also be right where some of its elements are asked for alone, as timing does. Where it is not, the
+/// operation's file does not say what an element needs.
+fn same_in_part<B: Backend>(trial: &mut Trial<'_, B>, memory: &CaseMemory, seed: u64) -> Result<(), JudgeError> {
+    let op = trial.bench.op();
+    let sample = op.sample(&memory.case().shape, seed, u64::MAX)?;
+    let errors = match trial.bench.compare_some(memory, &mut trial.arena, 0, &sample) {
+        Err(Failure::Judge(error)) => return Err(error),
+        Err(Failure::Verdict(_)) => return Ok(()),
+        Ok(errors) => errors,
+    };
+    if errors.within(SAMPLE_LEEWAY) {
+        return Ok(());
+    }
+    let what = format!(
+        "some elements of {} are different when they are asked for alone; an item of a pass may use its own part of each \
+         array only (docs/adding-an-operation.md, \"Passes\"): {}",
+        describe(op, memory.case()),
+        errors.failure().unwrap_or_default()
+    );
+    Err(JudgeError::machine("the oracle", what))
 }
 
 /// What stands in a verdict about a launch on a changed input. Only an output that did not change shows that it was kept.

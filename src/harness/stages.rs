@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::{Backend, CaseMemory, ScratchBuffer};
+use crate::backend::{Backend, CaseMemory, Conditions, Placing, ScratchBuffer};
 use crate::evaluation::{CaseResult, Stage};
 use crate::op::{Case, TargetShape};
 use crate::rng::Stream;
@@ -15,6 +15,9 @@ use super::check::{check, describe};
 use super::determinism::{PLACES, determinism};
 use super::task::JudgeError;
 use super::timing::timed_case;
+
+/// Nothing is zero by luck in the stages.
+const DIRTY: Conditions = Conditions { dirty: true, threads: None, rubbish_between: false };
 
 const IN_ORDER: [Stage; 5] = [Stage::Smoke, Stage::Sweep, Stage::Stability, Stage::Determinism, Stage::Edges];
 
@@ -85,11 +88,11 @@ impl<'a, B: Backend> Stages<'a, B> {
             let sizes = cases
                 .chain(self.largest.iter().map(|case| (case, PLACES)))
                 .map(|(case, copies)| {
-                    CaseMemory::footprint::<B::Arena>(self.bench.op(), case, scratch(case)?, copies)
+                    CaseMemory::footprint::<B::Arena>(self.bench.op(), case, scratch(case)?, copies, Placing::Packed)
                         .map_err(JudgeError::from)
                 })
                 .collect::<Result<Vec<_>, JudgeError>>()?;
-            self.arena = Some(self.bench.arena(sizes)?);
+            self.arena = Some(self.bench.arena(sizes, Placing::Packed)?);
         }
         Ok(())
     }
@@ -121,7 +124,8 @@ impl<'a, B: Backend> Stages<'a, B> {
     fn run(&mut self, stage: Stage, build: &Build<B>, places: &[usize]) -> Result<(), Failure> {
         let Some(arena) = self.arena.take() else { return Ok(()) };
         let mut cases = Vec::new();
-        let mut trial = Trial { bench: self.bench, build, arena, cases: &mut cases, occupancy: Vec::new() };
+        let mut trial =
+            Trial { bench: self.bench, build, arena, conditions: DIRTY, cases: &mut cases, occupancy: Vec::new() };
         let outcome = match &self.largest {
             Some(case) if stage == Stage::Determinism => {
                 self.bench.at(stage, "same input again");

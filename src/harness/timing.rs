@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, Call, CaseMemory, Fault, Host, ScratchBuffer};
+use crate::backend::{Arena, Backend, Call, CaseMemory, Fault, Host, Placing, ScratchBuffer};
 use crate::device::{Roofline, roofline};
 use crate::evaluation::Stage;
 use crate::op::{Case, TargetShape};
@@ -29,6 +29,12 @@ const MAX_COPIES: usize = 128;
 
 /// Launches of a process that was started in the middle of a session before one counts again.
 const UNMEASURED: usize = 3;
+
+/// Launches of each of the candidate's samples of which some elements are compared with the oracle.
+const LOOKED_AT: u64 = 2;
+
+/// How many times its bound an error may be there: the rms that a bound may have is taken from the few elements alone.
+pub(super) const SAMPLE_LEEWAY: f64 = 2.0;
 
 /// One timed shape with its rotated buffers.
 struct TimedShape {
@@ -69,15 +75,25 @@ pub(super) struct Rig<B: Backend> {
     rounds: u64,
     /// Times that copies were renewed: no two are given the same contents.
     renewals: u64,
-    /// Whether kernels have memory that outlives a launch, as a process has.
+    /// Samples looked at so far: no two are looked at in the same places.
+    looks: u64,
+    /// Whether kernels have memory that outlives a launch, as a process has: their inputs are then new for every launch.
     renews: bool,
+}
+
+/// What is taken of a sample's outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Take {
+    Nothing,
+    /// Those of the last launch and of another one.
+    Outputs,
 }
 
 /// What one timing gave.
 struct Sample<B: Backend> {
     /// µs a launch.
     us: f64,
-    /// Outputs of the last launch and of another one, with their copies, where they were asked for.
+    /// Outputs, with their copies.
     taken: Vec<(usize, Taken<B>)>,
 }
 
@@ -108,7 +124,7 @@ impl<B: Backend> Rig<B> {
         for shape in target {
             let case = timed_case(shape);
             let (scratch, split) = both_scratch(builds, &case)?;
-            let footprint = |copies| CaseMemory::footprint::<B::Arena>(op, &case, &scratch, copies);
+            let footprint = |copies| CaseMemory::footprint::<B::Arena>(op, &case, &scratch, copies, Placing::Packed);
             let one = footprint(1).map_err(JudgeError::from)?;
             let bytes = ((one.0 + one.1) as u64).max(1);
             let enough = bench.card().cold_bytes.div_ceil(bytes) as usize;
@@ -119,7 +135,7 @@ impl<B: Backend> Rig<B> {
             (inputs, outputs) = (inputs + all.0, outputs + all.1);
             wanted.push((case, scratch, split, copies));
         }
-        let mut arena = bench.arena([(inputs, outputs)])?;
+        let mut arena = bench.arena([(inputs, outputs)], Placing::Packed)?;
         let mut shapes = Vec::new();
         for (case, scratch, split, copies) in wanted {
             let mut memory = CaseMemory::place(&mut arena, op, &case, &scratch, copies)?;
@@ -133,13 +149,14 @@ impl<B: Backend> Rig<B> {
             shapes.push(TimedShape { case, memory, split, copies, next: 0, batch: 1, limit, spots });
         }
         let renews = bench.backend.hosts_are_processes();
-        Ok(Self { arena, shapes, seed, warm_up: WARM_UP, rounds: 0, renewals: 0, renews })
+        Ok(Self { arena, shapes, seed, warm_up: WARM_UP, rounds: 0, renewals: 0, looks: 0, renews })
     }
 
     /// Goes on as if earlier sessions of this seed had been measured here.
     pub(super) const fn skip_to(&mut self, session: u32) {
         self.rounds = (session as u64) << 32;
         self.renewals = self.rounds;
+        self.looks = self.rounds;
     }
 
     /// Says that the device itself is warm: what sessions here start with from now on is no process, which would be cold.
@@ -164,7 +181,7 @@ impl<B: Backend> Rig<B> {
                 let began = Instant::now();
                 // Where starting a launch takes longer than the launch, a while of both is enough.
                 while spent < share && began.elapsed() < 2 * share {
-                    let took = self.sample(bench, &mut pair, index, (side, 1), false)?.us;
+                    let took = self.sample(bench, &mut pair, index, (side, 1), Take::Nothing)?.us;
                     fastest = fastest.min(took);
                     spent += Duration::from_secs_f64(took / 1e6);
                 }
@@ -175,16 +192,14 @@ impl<B: Backend> Rig<B> {
                     shape.batch = batch.clamp(1, shape.copies);
                 }
             }
-            // Nothing that was met while warming up is met again.
-            if self.renews {
-                self.refresh(index, self.shapes[index].copies)?;
-            }
+            // Nothing that was met while warming up is met again, and all copies are ready to be looked at.
+            self.refresh(index, self.shapes[index].copies)?;
         }
         Ok(pair)
     }
 
-    /// Measures one block of `rounds` rounds over every shape. With `verify`, one sample of the candidate is checked
-    /// under timed conditions for each shape: its last launch and another one.
+    /// Measures one block of `rounds` rounds over every shape. Every sample of the candidate is looked at; with `verify`, all
+    /// of two outputs of one sample is compared with the oracle for each shape: of its last launch and of another one.
     pub(super) fn block(
         &mut self,
         bench: &Bench<'_, B>,
@@ -218,13 +233,14 @@ impl<B: Backend> Rig<B> {
                     let check = verify && mine && turn == checked;
                     turn += u64::from(mine);
                     let batch = self.shapes[index].batch;
-                    let sample = self.sample(bench, pair, index, (side, batch), check)?;
+                    let take = if check { Take::Outputs } else { Take::Nothing };
+                    let sample = self.sample(bench, pair, index, (side, batch), take)?;
                     times[place] = sample.us;
                     if check {
                         self.verify(bench, index, &sample.taken)?;
                     }
                     if mine {
-                        self.look_at_spots(bench, index, batch)?;
+                        self.look(bench, index, batch)?;
                     }
                     self.refresh(index, batch)?;
                 }
@@ -240,7 +256,7 @@ impl<B: Backend> Rig<B> {
         for index in 0..self.shapes.len() {
             for _ in 0..self.shapes[index].copies {
                 bench.check_cancelled()?;
-                let sample = self.sample(bench, pair, index, (Side::Candidate, 1), true)?;
+                let sample = self.sample(bench, pair, index, (Side::Candidate, 1), Take::Outputs)?;
                 self.verify(bench, index, &sample.taken)?;
                 self.refresh(index, 1)?;
             }
@@ -248,15 +264,14 @@ impl<B: Backend> Rig<B> {
         Ok(())
     }
 
-    /// Times one side over the next `batch` copies. With `change`, one input element of the last copy and of another one is
-    /// changed first, and their outputs are taken at once.
+    /// Times one side over the next `batch` copies. Nothing in a launch tells whether its output is taken.
     fn sample(
         &mut self,
         bench: &Bench<'_, B>,
         pair: &mut Pair<'_, B>,
         index: usize,
         (side, batch): (Side, usize),
-        change: bool,
+        take: Take,
     ) -> Result<Sample<B>, Failure> {
         let runner = match side {
             Side::Incumbent => &mut pair.incumbent,
@@ -274,13 +289,13 @@ impl<B: Backend> Rig<B> {
                 // Its first launches, cold, are not what is measured.
                 for _ in 0..UNMEASURED {
                     self.refresh(index, batch)?;
-                    if let Err(fault) = self.attempt(runner, index, (side, batch), false)? {
+                    if let Err(fault) = self.attempt(runner, index, (side, batch), Take::Nothing)? {
                         return Ok(Err(fault));
                     }
                 }
                 self.refresh(index, batch)?;
             }
-            self.attempt(runner, index, (side, batch), change)
+            self.attempt(runner, index, (side, batch), take)
         })?;
         sample.map_err(blame)
     }
@@ -290,24 +305,23 @@ impl<B: Backend> Rig<B> {
         runner: &mut Runner<'_, B>,
         index: usize,
         (side, batch): (Side, usize),
-        change: bool,
+        take: Take,
     ) -> Result<Result<Sample<B>, Fault>, Failure> {
         let shape = &mut self.shapes[index];
         let (image, _) = runner.build.image(&shape.case.shape, shape.case.dtype)?;
         let first = shape.next;
         let calls: Vec<Call> = (0..batch).map(|i| shape.call(side, image, (first + i) % shape.copies)).collect();
         shape.next = (first + batch) % shape.copies;
-        let checked: Vec<usize> = if change { shape.checked(self.seed, self.rounds, first, batch) } else { Vec::new() };
-        for copy in &checked {
-            let seed = Stream::new(self.seed, "change").bits(self.rounds << 8 ^ *copy as u64);
-            shape.memory.change_one(&mut self.arena, *copy, seed);
-        }
         let took = match runner.host.run(&calls, shape.limit * batch as u32) {
             Ok(took) => took,
             Err(fault) => return Ok(Err(fault)),
         };
-        let take = |copy| (copy, runner.host.take(&shape.memory, &mut self.arena, copy));
-        let taken = checked.into_iter().map(take).collect();
+        let checked = match take {
+            Take::Nothing => Vec::new(),
+            Take::Outputs => shape.checked(self.seed, self.rounds, first, batch),
+        };
+        let taken = checked.into_iter().map(|copy| (copy, runner.host.take(&shape.memory, &mut self.arena, copy)));
+        let taken = taken.collect();
         let us = took.as_secs_f64() * 1e6 / batch as f64;
         Ok(runner.host.idle_check().map(|()| Sample { us, taken }))
     }
@@ -327,37 +341,63 @@ impl<B: Backend> Rig<B> {
         Ok(())
     }
 
-    /// Whether the latest sample wrote its outputs, in a few places that nobody can foresee. Every sample is looked at: a
-    /// launch in many that does nothing would slip through the few that are compared with the oracle.
-    fn look_at_spots(&mut self, bench: &Bench<'_, B>, index: usize, batch: usize) -> Result<(), Failure> {
+    /// Looks at what the latest sample of the candidate wrote, in places that nobody can foresee: of every launch whether it
+    /// wrote there at all, of some whether that is what the oracle has. Every sample is looked at in the same way, because a
+    /// launch that does less would slip through the few that are compared in full.
+    fn look(&mut self, bench: &Bench<'_, B>, index: usize, batch: usize) -> Result<(), Failure> {
         let shape = &self.shapes[index];
-        for copy in shape.used(batch) {
-            if shape.spots[copy].as_ref().is_some_and(|spots| spots.untouched(&mut self.arena)) {
-                let label = describe(bench.op(), &shape.case);
-                let why = format!("a timed output is wrong: {label}: a part of it was not written");
-                return Err(Failure::reject(Stage::Timing, why));
+        let op = bench.op();
+        let wrong = |what: String| {
+            Failure::reject(Stage::Timing, format!("a timed output is wrong: {}: {what}", describe(op, &shape.case)))
+        };
+        let used: Vec<usize> = shape.used(batch).collect();
+        let spots: Vec<&Spots> = used.iter().filter_map(|copy| shape.spots[*copy].as_ref()).collect();
+        if Spots::untouched(&spots, &mut self.arena) {
+            return Err(wrong("a part of it was not written".into()));
+        }
+        let stream = Stream::new(self.seed, "look");
+        let most = bench.backend.case_limits().sample_macs;
+        self.looks += 1;
+        for turn in 0..LOOKED_AT.min(batch as u64) {
+            let copy = used[stream.below(self.looks << 8 | turn, batch as u64) as usize];
+            let seed = stream.bits(self.looks << 8 | turn | 1 << 63);
+            let sample = op.sample(&shape.case.shape, seed, most).map_err(JudgeError::from)?;
+            if sample.is_empty() {
+                break;
+            }
+            let errors = bench.compare_some(&shape.memory, &mut self.arena, copy, &sample)?;
+            if let Some(why) = errors.failure().filter(|_| !errors.within(SAMPLE_LEEWAY)) {
+                return Err(wrong(why));
             }
         }
         Ok(())
     }
 
     /// Renews the copies just used, long before their next turn, so that they are cold again by then: poison where results
-    /// go and, where a kernel could remember them, inputs that it has never met.
+    /// go and inputs that are not what they were. Where a kernel could remember, they are drawn anew; else every other copy,
+    /// at random, has one element changed to another's value, whether it is going to be looked at or not.
     fn refresh(&mut self, index: usize, batch: usize) -> Result<(), Failure> {
         let shape = &mut self.shapes[index];
-        let stream = Stream::new(self.seed, "refresh");
+        let [poison, inputs, places, stirred] =
+            ["refresh", "renew", "spots", "stir"].map(|name| Stream::new(self.seed, name));
         let copies: Vec<usize> = shape.used(batch).collect();
         let seeds: Vec<(usize, u64)> =
-            copies.iter().map(|copy| (*copy, stream.bits(self.rounds << 8 | *copy as u64))).collect();
+            copies.iter().map(|copy| (*copy, poison.bits(self.rounds << 8 | *copy as u64))).collect();
         shape.memory.poison_all(&mut self.arena, &seeds);
-        if self.renews {
-            let (inputs, places) = (Stream::new(self.seed, "renew"), Stream::new(self.seed, "spots"));
-            for copy in copies {
-                self.renewals += 1;
+        let mut renewed = Vec::with_capacity(copies.len());
+        let mut changes = Vec::new();
+        for copy in copies {
+            self.renewals += 1;
+            renewed.push((copy, places.bits(self.renewals)));
+            if self.renews {
                 shape.memory.draw(&mut self.arena, copy, inputs.bits(self.renewals)).map_err(JudgeError::from)?;
-                let seed = places.bits(self.renewals);
-                shape.spots[copy] = Some(Spots::of(&shape.memory, &mut self.arena, copy, seed));
+            } else if stirred.bits(2 * self.renewals) >> 63 == 0 {
+                changes.extend(shape.memory.stir(copy, stirred.bits(2 * self.renewals + 1)));
             }
+        }
+        self.arena.exchange(&changes);
+        for ((copy, _), spots) in renewed.iter().zip(Spots::of(&shape.memory, &mut self.arena, &renewed)) {
+            shape.spots[*copy] = Some(spots);
         }
         Ok(())
     }
@@ -383,7 +423,7 @@ fn case_roofline<B: Backend>(bench: &Bench<'_, B>, case: &Case) -> Result<Roofli
 
 /// A target shape as a case with its ordinary input.
 pub(super) fn timed_case(wanted: &TargetShape) -> Case {
-    Case { shape: wanted.shape.clone(), dtype: wanted.dtype, input: None }
+    Case { shape: wanted.shape.clone(), dtype: wanted.dtype, input: None, setting: 0 }
 }
 
 /// Scratch of the incumbent, then of the candidate, and how many are the incumbent's: neither sees the other's.

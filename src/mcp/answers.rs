@@ -245,7 +245,7 @@ impl Judged {
         let speedup = evaluation.verdict.speedup();
         let failed = |case: &CaseResult| {
             let failure = case.failure.clone()?;
-            let Case { shape, dtype, input } = &case.case;
+            let Case { shape, dtype, input, setting: _ } = &case.case;
             let input = input.as_ref().map_or(String::new(), |input| format!(", {input} input"));
             Some(FailedCase { stage: case.stage.to_string(), case: format!("{shape} {dtype}{input}"), failure })
         };

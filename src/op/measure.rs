@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Case, Draw, Dtype, OpError, Operation, Role, Shape, TensorSpec};
+use super::{Case, Draw, Dtype, OpError, Operation, Role, Scalar, Shape, TensorSpec};
 use crate::expr::Expr;
 use crate::rng::Stream;
 
@@ -142,6 +142,19 @@ impl Operation {
             .iter()
             .map(|scalar| Ok(self.double(&format!("scalar {}", scalar.name), &scalar.value, shape)? as f32))
             .collect()
+    }
+
+    /// The same for a case, which may have other values.
+    ///
+    /// # Errors
+    /// An expression that fails at the case's shape.
+    pub fn scalars_of(&self, case: &Case) -> Result<Vec<f32>, OpError> {
+        let value = |scalar: &Scalar| match (case.setting.checked_sub(1), &scalar.others[..]) {
+            (Some(number), others) if !others.is_empty() => others[number as usize % others.len()].clone(),
+            _ => scalar.value.clone(),
+        };
+        let number = |scalar: &Scalar| self.double(&format!("scalar {}", scalar.name), &value(scalar), &case.shape);
+        self.scalars.iter().map(|scalar| Ok(number(scalar)? as f32)).collect()
     }
 
     /// Values of the symbols, in order: the 64-bit integers a kernel receives.

@@ -10,6 +10,7 @@ mod function;
 mod load;
 mod measure;
 mod product;
+mod sample;
 mod shape;
 mod shrink;
 mod source;
@@ -19,6 +20,7 @@ pub use draw::{DrawPlan, draw};
 pub use dtype::{Dtype, ElementType, Stored};
 pub use error::{OpError, toml_reason};
 pub use product::{Matrices, ProductLayout};
+pub use sample::{Sample, SampleStep};
 pub use shape::{Case, Shape, TargetShape};
 pub use source::OpSource;
 pub use spec::{

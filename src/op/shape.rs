@@ -41,6 +41,15 @@ pub struct Case {
     pub dtype: Dtype,
     /// Name of the adversarial input, or `None` for the ordinary draw.
     pub input: Option<String>,
+    /// Which values the floating-point arguments have: 0 for the operation's own, else the one of `Scalar::others` that it
+    /// counts, round and round.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub setting: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+const fn is_zero(setting: &u32) -> bool {
+    *setting == 0
 }
 
 /// A shape a model really uses, and how often in one pass through it.

@@ -56,7 +56,7 @@ pub struct Operation {
     pub header: String,
 }
 
-/// A floating-point argument (`float` in C), the same in every case.
+/// A floating-point argument (`float` in C).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scalar {
@@ -64,6 +64,9 @@ pub struct Scalar {
     pub name: String,
     /// Its value, in doubles, from the symbols; rounded to `float` once.
     pub value: Expr,
+    /// Other values that models use, for which a kernel must be right as well.
+    #[serde(default)]
+    pub others: Vec<Expr>,
 }
 
 /// One tensor argument.
@@ -185,6 +188,10 @@ pub struct ItemsPass {
     pub name: String,
     /// Number of items, from the symbols.
     pub items: Expr,
+    /// Whether each element of its output needs of an earlier array as large only the same element; else an item of n needs
+    /// the n-th part of each.
+    #[serde(default)]
+    pub elementwise: bool,
     /// What it writes.
     pub out: Vec<Output>,
 }

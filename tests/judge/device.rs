@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use warpsmith::backend::cpu::{self, Cpu};
 use warpsmith::backend::{
-    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Disturbed, Fault, Host, MemoryError, Poison, Ready,
-    Region, Source, Span, StartError, Step,
+    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, MemoryError, Placing,
+    Poison, Ready, Region, Source, Span, StartError, Step,
 };
 use warpsmith::device::{Ceilings, DeviceCard};
 use warpsmith::evaluation::{ErrorStats, Evaluation, Stage, Verdict};
 use warpsmith::harness::{Block, Elsewhere, EvaluationTask, Failure, Judge, Session, SessionTask, Watch};
 use warpsmith::kernel::{FrontMatter, KernelFile};
-use warpsmith::op::{DrawPlan, Dtype, Operation, Shape};
+use warpsmith::op::{DrawPlan, Dtype, Operation, Sample, Shape};
 
 use crate::bench::{edit, task};
 use crate::honest::small;
@@ -49,11 +49,11 @@ struct Memory {
 struct Runner(cpu::Host);
 
 impl Arena for Memory {
-    fn footprint(bytes: usize) -> usize {
-        cpu::Arena::footprint(bytes)
+    fn footprint(bytes: usize, placing: Placing) -> usize {
+        <cpu::Arena as Arena>::footprint(bytes, placing)
     }
-    fn red_zones(span: &Span) -> [Span; 2] {
-        cpu::Arena::red_zones(span)
+    fn red_zones(&self, span: &Span) -> [Span; 2] {
+        Arena::red_zones(&self.inner, span)
     }
     fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError> {
         Ok(self.inner.place(region, bytes)?)
@@ -166,11 +166,11 @@ impl Backend for Other {
         let mut images = self.cpu.compile(op, &[Source::new(&kernel, &[resolution])], &GO).unwrap().concat();
         Some((images.remove(0), "a library"))
     }
-    fn arena(&self, inputs: usize, outputs: usize) -> Result<Memory, MemoryError> {
-        Ok(Memory { inner: self.cpu.arena(inputs, outputs)?, knobs: self.knobs.clone() })
+    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Memory, MemoryError> {
+        Ok(Memory { inner: self.cpu.arena(inputs, outputs, placing)?, knobs: self.knobs.clone() })
     }
-    fn host(&self, images: &[&cpu::Image], arena: &Memory, dirty: bool) -> Result<Runner, StartError> {
-        self.cpu.host(images, &arena.inner, dirty).map(Runner)
+    fn host(&self, images: &[&cpu::Image], arena: &Memory, conditions: &Conditions) -> Result<Runner, StartError> {
+        self.cpu.host(images, &arena.inner, conditions).map(Runner)
     }
     fn oracle(&self, op: &Operation) -> Result<cpu::Oracle, String> {
         self.cpu.oracle(op)
@@ -186,6 +186,16 @@ impl Backend for Other {
     ) -> Result<ErrorStats, String> {
         self.knobs.compared.set(self.knobs.compared.get() + 1);
         self.cpu.compare(oracle, memory, &mut arena.inner, copy, taken, seed)
+    }
+    fn compare_some(
+        &self,
+        oracle: &cpu::Oracle,
+        memory: &CaseMemory,
+        arena: &mut Memory,
+        copy: usize,
+        sample: &Sample,
+    ) -> Result<ErrorStats, String> {
+        self.cpu.compare_some(oracle, memory, &mut arena.inner, copy, sample)
     }
     fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
         self.cpu.calls_per_sample(incumbent_us, copies)

@@ -11,7 +11,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::poison::fill;
-use crate::backend::{CaseMemory, Disturbed, MemoryError, Poison, Region, Span};
+use crate::backend::{CaseMemory, Disturbed, MemoryError, Placing, Poison, Region, Span};
 use crate::op::DrawPlan;
 
 /// Bytes of pattern on both sides of every buffer.
@@ -212,11 +212,11 @@ impl Arena {
 }
 
 impl crate::backend::Arena for Arena {
-    fn footprint(bytes: usize) -> usize {
+    fn footprint(bytes: usize, _: Placing) -> usize {
         Self::footprint(bytes)
     }
 
-    fn red_zones(span: &Span) -> [Span; 2] {
+    fn red_zones(&self, span: &Span) -> [Span; 2] {
         Self::red_zones(span)
     }
 

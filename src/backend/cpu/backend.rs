@@ -12,14 +12,15 @@ use super::compile::{CompileError, Compiler, Image, Unit};
 use super::glue::glue;
 use super::host::{Host, HostError, Limits};
 use super::oracle::Oracle;
+use crate::backend::bounds::compare_places;
 use crate::backend::{
-    Backend, BuildError, Call, CaseLimits, CaseMemory, Fault, MemoryError, Source, StartError, Step, by_file,
-    calls_per_sample,
+    Arena as _, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Fault, MemoryError, Placing, Source,
+    StartError, Step, by_file, calls_per_sample,
 };
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
 use crate::kernel::FrontMatter;
-use crate::op::{Dtype, Operation, Shape};
+use crate::op::{Dtype, Operation, Sample, Shape, Stored};
 
 /// What a processor judges in a fraction of a second a case.
 pub const CASE_LIMITS: CaseLimits = CaseLimits {
@@ -29,6 +30,8 @@ pub const CASE_LIMITS: CaseLimits = CaseLimits {
     // What two cores draw, compute and compare in that time.
     elements: 1 << 23,
     hostile_share: NonZeroU64::new(16).unwrap(),
+    // Some milliseconds: less than most timed samples of what has rows so dear.
+    sample_macs: 1 << 22,
     timed_bytes: 1 << 30,
     repeats: 3,
     least_flops: 50_000_000,
@@ -129,12 +132,13 @@ impl Backend for Cpu {
         None
     }
 
-    fn arena(&self, inputs: usize, outputs: usize) -> Result<Arena, MemoryError> {
+    fn arena(&self, inputs: usize, outputs: usize, _: Placing) -> Result<Arena, MemoryError> {
         Ok(Arena::new(inputs, outputs)?)
     }
 
-    fn host(&self, images: &[&Image], arena: &Arena, dirty: bool) -> Result<Host, StartError> {
-        Ok(Host::start(images, arena, &Limits { dirty, ..self.limits.clone() })?)
+    fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
+        let threads = conditions.threads.unwrap_or(self.limits.threads);
+        Ok(Host::start(images, arena, &Limits { dirty: conditions.dirty, threads, ..self.limits.clone() })?)
     }
 
     fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
@@ -154,11 +158,27 @@ impl Backend for Cpu {
         seed: u64,
     ) -> Result<ErrorStats, String> {
         let case = memory.case();
-        let expected = oracle
-            .expected(&case.shape, case.dtype, &arena.inputs(memory, copy), seed)
-            .map_err(|error| error.to_string())?;
+        let expected = oracle.expected(case, &arena.inputs(memory, copy), seed).map_err(|error| error.to_string())?;
         let views: Vec<&[u8]> = taken.iter().map(Vec::as_slice).collect();
         compare(memory.operation(), case, &views, &expected).map_err(|error| error.to_string())
+    }
+
+    fn compare_some(
+        &self,
+        oracle: &Oracle,
+        memory: &CaseMemory,
+        arena: &mut Arena,
+        copy: usize,
+        sample: &Sample,
+    ) -> Result<ErrorStats, String> {
+        let (op, case) = (memory.operation(), memory.case());
+        let expected = oracle
+            .expected_some(case, &arena.inputs(memory, copy), &arena.outputs(memory, copy), sample)
+            .map_err(|error| error.to_string())?;
+        let outputs = memory.outputs(copy);
+        let mut read =
+            |output: usize, stored: Stored, places: &[usize]| arena.gather(&outputs[output], stored.bytes(), places);
+        compare_places(op, case, &expected, &mut read).map_err(|error| error.to_string())
     }
 
     fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {

@@ -6,13 +6,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::share::share;
-use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, told_apart};
+use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, rms_of_finite, told_apart};
 use crate::backend::values::decode_into;
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, OpError, Operation, Role, Stored};
-
-/// Within this share of the largest finite value, infinity and a finite value are both right.
-const NEAR_OVERFLOW: f64 = 0.001;
 
 /// Elements a thread takes at a time, rounded up to rows.
 const GRAIN: usize = 1 << 16;
@@ -121,44 +118,6 @@ impl Bounds {
         }
         sums
     }
-
-    /// How far off an element is, as a multiple of its bound; infinite where no distance would do.
-    fn element(&self, y: f64, r: f64, terms: f64, row_term: f64) -> f64 {
-        const WRONG: f64 = f64::INFINITY;
-        let right = |condition: bool| if condition { 0.0 } else { WRONG };
-        if r.is_nan() {
-            return right(y.is_nan());
-        }
-        if r.is_infinite() {
-            return right(y == r);
-        }
-        if y.is_nan() {
-            return WRONG;
-        }
-        let bound = 2.0 * self.u * r.abs() + self.s + self.sums * terms + row_term;
-        if r.abs() + bound >= (1.0 - NEAR_OVERFLOW) * self.largest && y.signum() == r.signum() {
-            let must_overflow = r.abs() - bound > (1.0 + NEAR_OVERFLOW) * self.largest;
-            if y.is_infinite() {
-                return 0.0;
-            }
-            if must_overflow {
-                return WRONG;
-            }
-            if r.abs() >= (1.0 - NEAR_OVERFLOW) * self.largest && y.abs() > (1.0 - NEAR_OVERFLOW) * self.largest {
-                return 0.0;
-            }
-        }
-        if y.is_infinite() {
-            return WRONG;
-        }
-        (y - r).abs() / bound
-    }
-}
-
-fn rms_of_finite(values: &[f64]) -> f64 {
-    let (count, squares) =
-        values.iter().filter(|v| v.is_finite()).fold((0.0, 0.0), |(count, squares), v| (count + 1.0, squares + v * v));
-    if count == 0.0 { 0.0 } else { (squares / count).sqrt() }
 }
 
 /// Adds what another part of the same tensor found; ties go to the lower index, so that the result

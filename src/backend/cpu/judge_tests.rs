@@ -10,8 +10,11 @@ use half::{bf16, f16};
 
 use super::compare::{Expected, compare};
 use super::oracle::{Oracle, OracleError};
+use crate::backend::Place;
+use crate::backend::values::encode_one;
 use crate::evaluation::ErrorStats;
-use crate::op::{Case, Dtype, Operation, Role, Shape, draw, samples};
+use crate::op::{Case, Dtype, Operation, Role, Shape, Stored, draw, samples};
+use crate::workspace::{embedded, embedded_names};
 
 /// A plain compiler call: what is under test here is what comes out of it.
 pub(super) fn build(name: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
@@ -39,7 +42,7 @@ struct Bench {
 
 impl Bench {
     fn new(op: Operation, shape: &Shape, dtype: Dtype, input: Option<&str>) -> Self {
-        let case = Case { shape: op.complete(shape).unwrap(), dtype, input: input.map(str::to_owned) };
+        let case = Case { shape: op.complete(shape).unwrap(), dtype, input: input.map(str::to_owned), setting: 0 };
         let mut inputs = Vec::new();
         for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Input) {
             inputs.push(op.present(tensor, &case.shape).unwrap().then(|| {
@@ -52,7 +55,7 @@ impl Bench {
         }
         let oracle = Oracle::compile(&build, &op).unwrap();
         let given: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        let expected = oracle.expected(&case.shape, dtype, &given, 7).unwrap();
+        let expected = oracle.expected(&case, &given, 7).unwrap();
         Self { op, case, inputs, expected }
     }
 
@@ -300,7 +303,9 @@ fn a_product_that_contradicts_its_pass_is_the_oracles_own_fault() {
     let oracle = Oracle::compile(&build, &op).unwrap();
     let shape = op.complete(&Shape::from([("M", 40), ("N", 40), ("K", 8)])).unwrap();
     let bytes: Vec<u8> = (0..320).flat_map(|i| (i as f32 - 3.5).to_ne_bytes()).collect();
-    let error = oracle.expected(&shape, Dtype::F32, &[Some(&bytes), Some(&bytes), None], 1).unwrap_err();
+    let error = oracle
+        .expected(&Case { shape, dtype: Dtype::F32, input: None, setting: 0 }, &[Some(&bytes), Some(&bytes), None], 1)
+        .unwrap_err();
     assert!(matches!(&error, OracleError::Disagreement { pass, .. } if pass == "element"), "{error}");
 }
 
@@ -314,4 +319,51 @@ fn an_oracle_that_does_not_compile_says_why() {
     op.header = samples::rmsnorm().header.replace("weight(j)", "wieght(j)");
     let error = Oracle::compile(&build, &op).unwrap_err().to_string();
     assert!(error.contains("rmsnorm") && error.contains("wieght"), "{error}");
+}
+
+/// The oracle's values of one output in its type.
+fn stored(values: &[f64], stored: Stored) -> Vec<u8> {
+    let mut bytes = vec![0; values.len() * stored.bytes()];
+    let each = bytes.chunks_mut(stored.bytes()).zip(values);
+    each.for_each(|(bytes, value)| encode_one(*value, stored, bytes));
+    bytes
+}
+
+#[test]
+fn elements_that_are_asked_for_alone_are_those_of_the_whole() {
+    let names = embedded_names("reference/").filter_map(|name| name.strip_prefix("reference/")?.strip_suffix(".toml"));
+    for name in names {
+        let op = Operation::load(&|path| embedded(path).map(str::to_owned), name).unwrap();
+        let oracle = Oracle::compile(&build, &op).unwrap();
+        let flags = [("trans_b", 1), ("has_bias", 1), ("bshd", 1), ("causal", 1), ("interleaved", 1)];
+        let flags = flags.into_iter().filter(|(flag, _)| op.symbols.iter().any(|symbol| symbol == flag));
+        let flagged = flags.fold(op.smoke.clone(), |shape, (flag, on)| shape.with(flag, on));
+        for (shape, dtype) in [&op.smoke, &flagged].into_iter().flat_map(|shape| Dtype::ALL.map(|dtype| (shape, dtype)))
+        {
+            let Bench { case, inputs, expected, .. } = Bench::new(op.clone(), shape, dtype, None);
+            let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output);
+            let right: Vec<Vec<u8>> = outputs
+                .zip(&expected.tensors)
+                .map(|(tensor, expected)| stored(&expected.values, tensor.dtype.stored(dtype)))
+                .collect();
+            let views: Vec<&[u8]> = right.iter().map(Vec::as_slice).collect();
+            let given: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
+            for seed in 0..20 {
+                let sample = op.sample(&case.shape, seed, u64::MAX).unwrap();
+                let some = oracle.expected_some(&case, &given, &views, &sample).unwrap();
+                for ((places, whole), elements) in some.iter().zip(&expected.tensors).zip(&sample.elements) {
+                    assert_eq!(places.len(), elements.len());
+                    assert!(!places.is_empty(), "{name}");
+                    for Place { index, value, terms } in places {
+                        // What later passes read was rounded to its type.
+                        let near = |got: f64, want: f64| (got - want).abs() <= 1e-6 * terms.max(want.abs());
+                        let inherited = sample.given.is_empty();
+                        let ok = near(*value, whole.values[*index]);
+                        let ok = ok && (!inherited || near(*terms, whole.terms[*index]));
+                        assert!(ok, "{name} {} {dtype} `{}` {index}", op.label(&case.shape), whole.name);
+                    }
+                }
+            }
+        }
+    }
 }

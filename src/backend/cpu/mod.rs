@@ -15,6 +15,7 @@ mod fenv;
 mod glue;
 mod host;
 mod oracle;
+mod oracle_some;
 mod oracle_source;
 mod poison;
 mod pool;

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use super::compare::{Expected, ExpectedTensor};
-use super::oracle_source::{array_names, items_passes, source};
+use super::oracle_source::{Inputs, array_names, items_passes, source};
 use super::product::{ProductSizes, product};
 use super::share::{cores, share, share_slice};
 use super::values::decode;
-use crate::op::{Dtype, ItemsPass, Matrices, OpError, Operation, Pass, ProductPass, Role, Shape};
+use crate::op::{Case, ItemsPass, Matrices, OpError, Operation, Pass, ProductPass, Role, Shape};
 use crate::rng::Stream;
 
 /// Flags for oracles: sums may be reordered so that they vectorise, but NaN and infinity stay honest. A misspelt name is
@@ -78,25 +78,60 @@ pub type Build<'a> = &'a dyn Fn(&str, &str, &[&str]) -> Result<PathBuf, String>;
 
 /// What `ws_context` is in the generated C.
 #[repr(C)]
-struct Context {
-    inputs: *const *const f64,
-    values: *const *mut f64,
-    terms: *const *mut f64,
-    symbols: *const i64,
-    scalars: *const f64,
-    underflow: f64,
+pub(super) struct Context {
+    pub(super) inputs: *const *const f64,
+    pub(super) values: *const *mut f64,
+    pub(super) terms: *const *mut f64,
+    pub(super) symbols: *const i64,
+    pub(super) scalars: *const f64,
+    pub(super) underflow: f64,
+    /// Input tensors as they lie in memory, and the numbers of their types.
+    pub(super) stored: *const *const u8,
+    pub(super) types: *const u8,
 }
 
-type RunItems = unsafe extern "C" fn(*const Context, i64, i64);
+pub(super) type RunItems = unsafe extern "C" fn(*const Context, i64, i64);
+
+/// Entry points by pass name; they stay valid as long as the library beside them is loaded.
+pub(super) struct Entries {
+    passes: BTreeMap<String, RunItems>,
+    _library: libloading::Library,
+}
+
+impl Entries {
+    fn of(build: Build<'_>, op: &Operation, inputs: Inputs) -> Result<Self, String> {
+        let name = match inputs {
+            Inputs::Decoded => format!("oracle_{}", op.name),
+            Inputs::Stored => format!("oracle_some_{}", op.name),
+        };
+        let path = build(&name, &source(op, inputs), &ORACLE_FLAGS)?;
+        // SAFETY: the library is our own header between generated lines; it has no constructors, and
+        // what the header says is trusted as the rest of the judge is.
+        let library = unsafe { libloading::Library::new(&path) }.map_err(|error| error.to_string())?;
+        let mut passes = BTreeMap::new();
+        for pass in items_passes(op) {
+            // SAFETY: `source` defines this symbol with exactly this type.
+            let run: libloading::Symbol<'_, RunItems> =
+                unsafe { library.get(format!("ws_run_{}\0", pass.name)) }.map_err(|error| error.to_string())?;
+            passes.insert(pass.name.clone(), *run);
+        }
+        Ok(Self { passes, _library: library })
+    }
+
+    /// The entry point of a pass.
+    pub(super) fn of_pass(&self, pass: &str) -> RunItems {
+        self.passes[pass]
+    }
+}
 
 /// An operation's oracle, compiled.
 pub struct Oracle {
     op: Operation,
-    /// Entry points by pass name; they stay valid as long as the library below is loaded.
-    passes: BTreeMap<String, RunItems>,
+    all: Entries,
+    /// For a few items.
+    pub(super) some: Entries,
     /// Arrays of earlier calls: touching fresh memory would take longer than all else on large inputs.
     spare: Mutex<Vec<Vec<f64>>>,
-    _library: libloading::Library,
 }
 
 impl std::fmt::Debug for Oracle {
@@ -117,19 +152,10 @@ impl Oracle {
     /// # Errors
     /// [`OracleError::Build`].
     pub fn compile(build: Build<'_>, op: &Operation) -> Result<Self, OracleError> {
-        let fail = |what: String| OracleError::Build { op: op.name.clone(), what };
-        let path = build(&format!("oracle_{}", op.name), &source(op), &ORACLE_FLAGS).map_err(fail)?;
-        // SAFETY: the library is our own header between generated lines; it has no constructors, and
-        // what the header says is trusted as the rest of the judge is.
-        let library = unsafe { libloading::Library::new(&path) }.map_err(|error| fail(error.to_string()))?;
-        let mut passes = BTreeMap::new();
-        for pass in items_passes(op) {
-            // SAFETY: `source` defines this symbol with exactly this type.
-            let run: libloading::Symbol<'_, RunItems> =
-                unsafe { library.get(format!("ws_run_{}\0", pass.name)) }.map_err(|error| fail(error.to_string()))?;
-            passes.insert(pass.name.clone(), *run);
-        }
-        Ok(Self { op: op.clone(), passes, spare: Mutex::default(), _library: library })
+        let entries =
+            |inputs| Entries::of(build, op, inputs).map_err(|what| OracleError::Build { op: op.name.clone(), what });
+        let (all, some) = (entries(Inputs::Decoded)?, entries(Inputs::Stored)?);
+        Ok(Self { op: op.clone(), all, some, spare: Mutex::default() })
     }
 
     /// The operation it is the oracle of.
@@ -138,23 +164,17 @@ impl Oracle {
         &self.op
     }
 
-    /// What every output must be at a (complete) shape. `inputs` holds the bytes of each input tensor
+    /// What every output must be in a case, whose shape is complete. `inputs` holds the bytes of each input tensor
     /// in the operation's order, `None` where it is absent. `seed` chooses the elements of each product
     /// that are checked against the header.
     ///
     /// # Errors
     /// [`OracleError`]; a disagreement between product and header among them.
-    pub fn expected(
-        &self,
-        shape: &Shape,
-        dtype: Dtype,
-        inputs: &[Option<&[u8]>],
-        seed: u64,
-    ) -> Result<Expected, OracleError> {
-        let op = &self.op;
+    pub fn expected(&self, case: &Case, inputs: &[Option<&[u8]>], seed: u64) -> Result<Expected, OracleError> {
+        let (op, shape, dtype) = (&self.op, &case.shape, case.dtype);
         let mut state = State {
             symbols: op.ints(shape)?,
-            scalars: op.scalars(shape)?.into_iter().map(f64::from).collect(),
+            scalars: op.scalars_of(case)?.into_iter().map(f64::from).collect(),
             underflow: dtype.underflow(),
             inputs: Vec::new(),
             outputs: BTreeMap::new(),
@@ -234,8 +254,10 @@ impl Oracle {
             symbols: state.symbols.as_ptr(),
             scalars: state.scalars.as_ptr(),
             underflow: state.underflow,
+            stored: std::ptr::null(),
+            types: std::ptr::null(),
         });
-        let function = self.passes[&pass.name];
+        let function = self.all.of_pass(&pass.name);
         drive(&|range| {
             // SAFETY: the context points to arrays of the sizes the operation states, alive and not
             // otherwise used until `drive` returns. The header is trusted to keep its indices within

@@ -4,12 +4,12 @@
 
 use super::arena::Arena;
 use super::values::decode;
-use crate::backend::{CaseMemory, Region, ScratchBuffer};
+use crate::backend::{CaseMemory, Placing, Region, ScratchBuffer};
 use crate::kernel::ScratchInit;
 use crate::op::{Case, Dtype, ElementType, Operation, Shape, Stored, samples};
 
 fn case(op: &Operation, shape: Shape, dtype: Dtype) -> Case {
-    Case { shape: op.complete(&shape).unwrap(), dtype, input: None }
+    Case { shape: op.complete(&shape).unwrap(), dtype, input: None, setting: 0 }
 }
 
 fn scratch(init: ScratchInit) -> ScratchBuffer {
@@ -26,7 +26,7 @@ fn placed(dtype: Dtype, init: ScratchInit) -> (Arena, CaseMemory) {
     let op = samples::matmul();
     let case = case(&op, Shape::from([("M", 7), ("N", 9), ("K", 11)]), dtype);
     let buffers = [scratch(init)];
-    let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &buffers, 2).unwrap();
+    let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &buffers, 2, Placing::Packed).unwrap();
     let mut arena = Arena::new(inputs, outputs).unwrap();
     let mut memory = CaseMemory::place(&mut arena, &op, &case, &buffers, 2).unwrap();
     assert_eq!((arena.used(Region::Inputs), arena.used(Region::Outputs)), (inputs, outputs));
@@ -59,7 +59,7 @@ fn poison_is_never_plausible_and_never_the_same() {
     for (dtype, stored) in [(Dtype::F16, Stored::F16), (Dtype::Bf16, Stored::Bf16), (Dtype::F32, Stored::F32)] {
         let op = samples::rmsnorm();
         let case = case(&op, Shape::from([("rows", 301), ("cols", 401)]), dtype);
-        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &[], 1).unwrap();
+        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &[], 1, Placing::Packed).unwrap();
         let mut arena = Arena::new(inputs, outputs).unwrap();
         let mut memory = CaseMemory::place(&mut arena, &op, &case, &[], 1).unwrap();
         memory.poison(&mut arena, 0, 1);
@@ -153,7 +153,7 @@ fn an_adversarial_input_is_drawn_where_the_case_asks_for_it() {
     let op = samples::rmsnorm();
     let mut case = case(&op, op.adversarial[0].shape.clone(), Dtype::F32);
     case.input = Some("infinite".into());
-    let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &[], 1).unwrap();
+    let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &[], 1, Placing::Packed).unwrap();
     let mut arena = Arena::new(inputs, outputs).unwrap();
     let memory = CaseMemory::place(&mut arena, &op, &case, &[], 1).unwrap();
     memory.draw(&mut arena, 0, 9).unwrap();

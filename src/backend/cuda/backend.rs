@@ -12,12 +12,13 @@ use super::launch::{self, Host, Image};
 use super::nvml::Gauge;
 use super::opening::{Place, Starting};
 use crate::backend::{
-    Backend, BuildError, CaseLimits, CaseMemory, MemoryError, Ready, Source, StartError, Step, calls_per_sample,
+    Backend, BuildError, CaseLimits, CaseMemory, Conditions, MemoryError, Placing, Ready, Source, StartError, Step,
+    calls_per_sample,
 };
 use crate::device::{DeviceCard, Opening, cached_card};
 use crate::evaluation::ErrorStats;
 use crate::kernel::FrontMatter;
-use crate::op::{Dtype, Operation, Pass, Shape};
+use crate::op::{Dtype, Operation, Pass, Sample, Shape};
 
 /// Below this a launch is measured with others of a recording over rotated buffers, because a pair of events costs 4 µs and
 /// resolves half of one; above it alone, after a sweep of the cache (JUDGE, "Oracle and timing costs").
@@ -253,12 +254,12 @@ impl Backend for Cuda {
         Some((Image::Library(library), LIBRARY_NAME))
     }
 
-    fn arena(&self, inputs: usize, outputs: usize) -> Result<Arena, MemoryError> {
+    fn arena(&self, inputs: usize, outputs: usize, _: Placing) -> Result<Arena, MemoryError> {
         Arena::new(self.desk().map_err(MemoryError::Unavailable)?, inputs, outputs)
     }
 
-    fn host(&self, images: &[&Image], arena: &Arena, dirty: bool) -> Result<Host, StartError> {
-        Host::start(images, arena, dirty)
+    fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
+        Host::start(images, arena, conditions.dirty)
     }
 
     fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
@@ -280,6 +281,17 @@ impl Backend for Cuda {
             Some(failure) => Err(failure.to_string()),
             None => Ok(stats),
         }
+    }
+
+    fn compare_some(
+        &self,
+        _: &Oracle,
+        _: &CaseMemory,
+        _: &mut Arena,
+        _: usize,
+        _: &Sample,
+    ) -> Result<ErrorStats, String> {
+        Ok(ErrorStats::default())
     }
 
     fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::super::driver::{Arguments, CudaError, DeviceMemory};
 use super::desk::{Desk, place};
 use super::words::{STRETCHES, Stretch, draw, exponent};
-use crate::backend::{Arena as Arenas, Disturbed, MemoryError, Poison, Region, Span};
+use crate::backend::{Arena as Arenas, Disturbed, MemoryError, Placing, Poison, Region, Span};
 use crate::op::{Distribution, DrawPlan, RowScale, Stored};
 use crate::rng::Stream;
 
@@ -202,11 +202,11 @@ impl Drop for Arena {
 // Where the driver fails, the device is lost in all but name: what a method then answers is the suspicious answer, and
 // `Desk::failure` says why.
 impl Arenas for Arena {
-    fn footprint(bytes: usize) -> usize {
+    fn footprint(bytes: usize, _: Placing) -> usize {
         bytes.next_multiple_of(ALIGNMENT) + 2 * RED_ZONE
     }
 
-    fn red_zones(span: &Span) -> [Span; 2] {
+    fn red_zones(&self, span: &Span) -> [Span; 2] {
         let end = span.offset + span.bytes;
         let rest = span.offset + span.bytes.next_multiple_of(ALIGNMENT) + RED_ZONE - end;
         [

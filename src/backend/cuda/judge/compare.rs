@@ -84,7 +84,7 @@ pub fn compare(
     let scratch = judged.iter().map(|one| one.layout.scratch()).max().unwrap_or(0);
     let inputs: Vec<Option<u64>> =
         memory.inputs(copy).iter().map(|span| span.as_ref().map(|span| arena.address(span))).collect();
-    let expected = oracle.expected(&case.shape, case.dtype, &inputs, seed, scratch)?;
+    let expected = oracle.expected(case, &inputs, seed, scratch)?;
     for (index, (one, right)) in judged.iter().zip(&expected.outputs).enumerate() {
         if one.elements != right.elements {
             return Err(format!("the oracle gives `{}` {} elements, not {}", right.name, right.elements, one.elements));

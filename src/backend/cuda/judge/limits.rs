@@ -33,6 +33,7 @@ pub fn case_limits(card: &DeviceCard, free: u64) -> CaseLimits {
         elements: free / 64,
         // Some milliseconds each, at most, and then one of each input.
         hostile_share: NonZeroU64::MIN,
+        sample_macs: 1 << 31,
         timed_bytes: (free / 4).min(8 << 30),
         repeats: 24,
         least_flops: LEAST_FLOPS,

@@ -7,7 +7,7 @@ use super::super::driver::{Arguments, CudaError, Function, Geometry};
 use super::desk::{Build, Desk, THREADS, place};
 use super::oracle_source::{array_names, context_words, entry, items_passes, source};
 use super::words::{Words, number};
-use crate::op::{Dtype, ElementType, ItemsPass, Operation, Pass, ProductPass, Role, Shape};
+use crate::op::{Case, Dtype, ElementType, ItemsPass, Operation, Pass, ProductPass, Role, Shape};
 use crate::rng::Stream;
 
 /// Elements of a product that are checked against its items pass, each time (`SAMPLE`).
@@ -126,12 +126,12 @@ impl Oracle {
     /// A sentence: an expression, a lack of memory, the driver.
     pub(super) fn expected(
         &self,
-        shape: &Shape,
-        dtype: Dtype,
+        case: &Case,
         inputs: &[Option<u64>],
         seed: u64,
         spare: usize,
     ) -> Result<Expected, String> {
+        let (shape, dtype) = (&case.shape, case.dtype);
         let plan = self.plan(shape)?;
         let text = |error: CudaError| {
             if error.is_out_of_memory() {
@@ -145,7 +145,7 @@ impl Oracle {
             shape,
             dtype,
             ints: self.op.ints(shape).map_err(|error| error.to_string())?,
-            scalars: self.op.scalars(shape).map_err(|error| error.to_string())?,
+            scalars: self.op.scalars_of(case).map_err(|error| error.to_string())?,
             inputs,
             arrays: plan.arrays.iter().map(|(name, pair)| (name.clone(), pair.moved(base))).collect(),
             decoded: plan.decoded.iter().map(|(name, pair)| (name.clone(), pair.moved(base))).collect(),
