@@ -27,7 +27,7 @@ pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
 use crate::kernel::{FrontMatter, KernelFile, Resolution};
-use crate::op::{DrawPlan, Dtype, Operation, Sample, Shape, Stored};
+use crate::op::{DrawPlan, Dtype, OpSource, Operation, Sample, Shape, Stored, TargetShape};
 
 /// A kernel file and what it is to be compiled for.
 #[derive(Debug, Clone, Copy)]
@@ -191,6 +191,17 @@ pub trait Backend: Sized {
         false
     }
 
+    /// Sanitizers and the like that can look at a kernel in a process of their own, or why one is missing here.
+    fn instruments(
+        &self,
+        _source: &OpSource,
+        _kernel: &KernelFile,
+        _target: &[TargetShape],
+        _seed: u64,
+    ) -> Vec<Instrument> {
+        Vec::new()
+    }
+
     /// What is known of the device's present state that bears on times (clock, power cap, throttling), in a line; it is kept
     /// with what was measured.
     fn condition(&self) -> Option<String> {
@@ -224,6 +235,19 @@ pub enum Placing {
     Fenced,
 }
 
+/// Looks at a kernel for at most a time: what was found, in a sentence, if anything.
+///
+/// It fails, with a sentence, where it could not look.
+pub type Look = Box<dyn FnOnce(Duration) -> Result<Option<String>, String> + Send>;
+
+/// A program that watches a kernel run.
+pub struct Instrument {
+    /// Its name.
+    pub name: &'static str,
+    /// How it looks; why it cannot, where it is missing.
+    pub look: Result<Look, String>,
+}
+
 /// How large a case may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaseLimits {
@@ -245,6 +269,8 @@ pub struct CaseLimits {
     pub repeats: u32,
     /// A kernel that does fewer operations a second than this is taken to hang.
     pub least_flops: u64,
+    /// Whether kernels are given a number of threads (`Conditions::threads`).
+    pub threads_vary: bool,
 }
 
 /// Compiled code.

@@ -48,6 +48,12 @@ pub(super) struct Args {
         conflicts_with_all = ["against", "self_test", "speed", "smoke", "json", "shape", "dtype"]
     )]
     compile: Option<String>,
+    /// Examine it as what would be kept is, for so many seconds: hostile inputs at full and larger sizes, sanitizers
+    #[arg(
+        long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "20",
+        conflicts_with_all = ["self_test", "speed", "smoke", "compile"]
+    )]
+    examine: Option<f64>,
     /// Measure how many seconds a verdict takes: each kernel, then N of its neighbours against it in a warm worker
     #[arg(
         long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "5",
@@ -155,6 +161,7 @@ impl Wanted {
             precision: None,
             // A self-test decides by what the start shows, and --speed measures what a run does.
             look: args.self_test.is_none() && args.speed.is_none(),
+            examination_s: args.examine.unwrap_or(0.0),
             branch_over_best: None,
         })
     }

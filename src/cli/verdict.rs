@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::evaluation::{Evaluation, ShapeTiming, Stage, Timing, Verdict};
+use crate::evaluation::{Evaluation, Examination, ShapeTiming, Stage, Timing, Verdict};
 
 /// So many lines of a compiler are shown: one or two for each kernel of a file.
 const MOST_REMARKS: usize = 12;
@@ -61,6 +61,9 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
         let noisy = if timing.is_noisy() { NOISY } else { "" };
         let _ = writeln!(text, "  margin here {:.1} %, {} blocks{noisy}", timing.margin_pct(), timing.blocks);
     }
+    if let Some(examination) = &evaluation.examination {
+        text.push_str(&examined(examination));
+    }
     // Registers, spills and occupancy on a GPU; warnings of a C compiler.
     let remarks: Vec<&str> = evaluation.build_log.lines().filter(|line| !line.trim().is_empty()).collect();
     for line in remarks.iter().take(MOST_REMARKS) {
@@ -71,6 +74,15 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
     }
     let _ = write!(text, "  seed {}, judged in {:.1} s", evaluation.seed, evaluation.wall_s);
     text
+}
+
+/// What the second tier asked.
+fn examined(examination: &Examination) -> String {
+    let cases: u32 = examination.asked.values().sum();
+    let asked: Vec<String> = examination.asked.iter().map(|(topic, count)| format!("{topic} {count}")).collect();
+    let asked = format!("  examined in {cases} more cases, {:.1} s: {}\n", examination.took_s, asked.join(", "));
+    let instruments = examination.instruments.iter().map(|(name, words)| format!("  {name}: {words}\n"));
+    std::iter::once(asked).chain(instruments).collect()
 }
 
 /// A line for each timed shape.
@@ -108,6 +120,7 @@ mod tests {
             timing: None,
             vs_user: None,
             against: None,
+            examination: None,
             seed: 1,
             wall_s: 1.0,
             build_log: log(lines),

@@ -206,9 +206,23 @@ pub struct Evaluation {
     /// How much of it went into each stage.
     #[serde(default)]
     pub stage_s: BTreeMap<Stage, f64>,
+    /// What the second tier asked, where it came to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub examination: Option<Examination>,
     /// What the compiler said that is worth keeping (warnings, resources).
     #[serde(default)]
     pub build_log: String,
+}
+
+/// What was asked of a kernel beyond the stages, before it was kept.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Examination {
+    /// How long it took, in seconds.
+    pub took_s: f64,
+    /// What was asked about, in words, and in how many cases.
+    pub asked: BTreeMap<String, u32>,
+    /// Sanitizers that looked, by name: what they said ("clean"), or why they could not.
+    pub instruments: BTreeMap<String, String>,
 }
 
 /// One case's outcome.

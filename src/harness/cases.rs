@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use crate::backend::CaseLimits;
 use crate::evaluation::Stage;
 use crate::op::{Case, Distribution, DrawPlan, Dtype, OpError, Operation, Shape, TargetShape};
+use crate::rng::Stream;
 
 /// A case, the stage it belongs to, and whether its shape was made smaller for this machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +22,7 @@ pub struct PlannedCase {
 
 /// [`PlannedCase::leeway`] of an adversarial input at sizes it was not made for: bounds were measured at its own, where sums
 /// are shorter, and a plain sum of many values of one sign is somewhat outside. What goes wrong there is wrong by more.
-const LEEWAY: f64 = 8.0;
+pub(super) const LEEWAY: f64 = 8.0;
 
 /// All cases of stages 1, 2, 3 and 5 in the order they run, within the device's `limits`; determinism and timing take the
 /// target's shapes.
@@ -38,7 +39,7 @@ pub fn plan(
     seed: u64,
     limits: &CaseLimits,
 ) -> Result<Vec<PlannedCase>, OpError> {
-    let mut cases = Plan { op, limits, cases: Vec::new() };
+    let mut cases = Plan { op, limits, seed, cases: Vec::new() };
     for dtype in Dtype::ALL {
         cases.add(Stage::Smoke, &op.smoke, dtype, None)?;
     }
@@ -73,6 +74,7 @@ pub fn plan(
 struct Plan<'a> {
     op: &'a Operation,
     limits: &'a CaseLimits,
+    seed: u64,
     cases: Vec<PlannedCase>,
 }
 
@@ -110,6 +112,15 @@ impl Plan<'_> {
         Ok(())
     }
 
+    /// Floating-point arguments are drawn where inputs are ordinary; smallest cases have the operation's own.
+    fn setting(&self, stage: Stage, input: Option<&str>) -> u32 {
+        let others = self.op.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0);
+        if input.is_some() || stage == Stage::Smoke {
+            return 0;
+        }
+        Stream::new(self.seed, "setting").below(self.cases.len() as u64, others as u64 + 1) as u32
+    }
+
     fn add_shrunk(
         &mut self,
         stage: Stage,
@@ -118,21 +129,24 @@ impl Plan<'_> {
         input: Option<&str>,
         leeway: f64,
     ) {
-        let case = Case { shape, dtype, input: input.map(str::to_owned), setting: 0 };
+        let case = Case { shape, dtype, input: input.map(str::to_owned), setting: self.setting(stage, input) };
         // Shrinking may make two shapes one.
-        if !self.cases.iter().any(|known| known.stage == stage && known.case == case) {
+        let known = |known: &PlannedCase| {
+            known.stage == stage && Case { setting: 0, ..known.case.clone() } == Case { setting: 0, ..case.clone() }
+        };
+        if !self.cases.iter().any(known) {
             self.cases.push(PlannedCase { stage, case, shrunk, leeway });
         }
     }
 }
 
 /// Whether a symbol is a size of some tensor.
-fn is_size(op: &Operation, symbol: &str) -> bool {
+pub(super) fn is_size(op: &Operation, symbol: &str) -> bool {
     op.tensors.iter().flat_map(|tensor| &tensor.shape).any(|dimension| dimension.names().contains(&symbol))
 }
 
 /// Whether a case's inputs exist at its shape: an index needs something to choose from.
-fn can_be_drawn(op: &Operation, case: &Case) -> Result<bool, OpError> {
+pub(super) fn can_be_drawn(op: &Operation, case: &Case) -> Result<bool, OpError> {
     for tensor in &op.tensors {
         if let Some(how) = op.draw_of(tensor, case)?.filter(|how| how.dist == Distribution::Index) {
             let plan = DrawPlan::new(op, tensor, &case.shape, case.dtype, how, 0)?;
@@ -173,6 +187,7 @@ mod tests {
             elements,
             hostile_share: NonZeroU64::new(share).expect("not zero"),
             sample_macs: 0,
+            threads_vary: false,
             timed_bytes: 0,
             repeats: 3,
             least_flops: 1,

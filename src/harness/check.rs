@@ -191,7 +191,10 @@ pub(super) fn settle<B: Backend>(
 /// `2048x2048 f16, input zero_rows`.
 pub(super) fn describe(op: &Operation, case: &Case) -> String {
     let input = case.input.as_ref().map_or(String::new(), |name| format!(", input {name}"));
-    format!("{} {}{input}", op.label(&case.shape), case.dtype)
+    let values = op.scalars_of(case).unwrap_or_default();
+    let others = op.scalars.iter().zip(values).filter(|_| case.setting > 0);
+    let others: String = others.map(|(scalar, value)| format!(", {} = {value:e}", scalar.name)).collect();
+    format!("{} {}{input}{others}", op.label(&case.shape), case.dtype)
 }
 
 #[cfg(test)]

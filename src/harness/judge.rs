@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::backend::Backend;
 use crate::device::DeviceCard;
-use crate::evaluation::{CaseResult, Evaluation, Stage, Timing, Verdict};
+use crate::evaluation::{CaseResult, Evaluation, Examination, Stage, Timing, Verdict};
 use crate::op::{Dtype, OpSource, Shape};
 
 use super::Failure;
@@ -15,6 +15,7 @@ use super::build::{Build, Wanted};
 use super::cases::{PlannedCase, plan};
 use super::duel::time;
 use super::elsewhere::Elsewhere;
+use super::examination::examine;
 use super::spread::{COPIES, copies};
 use super::stages::Stages;
 use super::task::{EvaluationTask, JudgeError};
@@ -104,6 +105,7 @@ impl<B: Backend> Judge<B> {
             seed: task.seed,
             wall_s: started.elapsed().as_secs_f64(),
             stage_s: found.stage_s,
+            examination: found.examination,
             build_log: found.build_log,
         })
     }
@@ -139,6 +141,7 @@ struct Findings {
     timing: Option<Timing>,
     vs_user: Option<f64>,
     against: Option<String>,
+    examination: Option<Examination>,
     build_log: String,
     stage_s: BTreeMap<Stage, f64>,
 }
@@ -166,6 +169,11 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     found.timing = Some(timed.timing);
     found.vs_user = timed.vs_user;
     found.against = timed.against;
+    if timed.verdict.advances() && task.examination_s > 0.0 {
+        let kernel = bench.read(&task.candidate)?;
+        let limit = Duration::from_secs_f64(task.examination_s);
+        examine(bench, &kernel, &target, limit, found.examination.insert(Examination::default()))?;
+    }
     Ok(timed.verdict)
 }
 

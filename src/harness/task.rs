@@ -24,6 +24,9 @@ pub struct EvaluationTask {
     pub precision: Option<Precision>,
     /// Where it is not known, and there is nothing to decide: a look in this process, without fresh ones.
     pub look: bool,
+    /// Seconds that the second tier may take of what would be kept; none where it is zero.
+    #[serde(default)]
+    pub examination_s: f64,
     /// The branch's time over the best it ever had, where equal-but-simpler candidates are welcome.
     pub branch_over_best: Option<f64>,
 }

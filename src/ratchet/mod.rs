@@ -55,6 +55,8 @@ pub struct Experiment {
     pub target: Vec<TargetShape>,
     /// How finely the target is measured, where it is known.
     pub precision: Option<Precision>,
+    /// Seconds that the second tier may take, should it be kept.
+    pub examination_s: f64,
     /// For simplifications; see [`EvaluationTask`].
     pub branch_over_best: Option<f64>,
     /// Its seed.
@@ -76,6 +78,7 @@ impl Experiment {
             seed: self.seed,
             precision: self.precision,
             look: false,
+            examination_s: if self.incumbent.is_some() { self.examination_s } else { 0.0 },
             branch_over_best: self.branch_over_best,
         }
     }

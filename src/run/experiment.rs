@@ -148,6 +148,7 @@ impl Run {
             op: self.op_source(&target.op)?,
             target: target.shapes.clone(),
             precision: target.precision,
+            examination_s: self.state.rules.examination_s(),
             branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
             seed: seed.unwrap_or_else(|| if target.judged == 0 { first } else { again() }),
             meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,

@@ -44,6 +44,22 @@ impl Default for Rules {
     }
 }
 
+/// Seconds that the second tier may take of each keep, unless the run is short.
+const EXAMINATION_S: f64 = 20.0;
+
+/// Of a short run, the part of its time that one may take; and the least, in which every topic has its turn on a processor.
+const EXAMINATION_SHARE: f64 = 0.02;
+const LEAST_EXAMINATION_S: f64 = 3.0;
+
+impl Rules {
+    /// Seconds that the second tier may take of a keep: some 20, less where the run's time is short.
+    #[must_use]
+    pub fn examination_s(&self) -> f64 {
+        let share = self.budget.map_or(EXAMINATION_S, |budget| EXAMINATION_SHARE * budget.as_secs_f64());
+        share.clamp(LEAST_EXAMINATION_S, EXAMINATION_S)
+    }
+}
+
 /// A moment, kept in files as text (`2026-03-01T07:00:00Z`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

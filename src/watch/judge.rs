@@ -108,6 +108,7 @@ impl Watch {
             op: self.op.clone(),
             target: target.shapes.clone(),
             precision: target.precision,
+            examination_s: self.state.rules.examination_s(),
             branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
             seed: Stream::new(self.state.seed, "experiment").bits(number),
             meta: Value::Null,

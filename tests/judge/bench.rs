@@ -81,6 +81,7 @@ pub fn task(op: &str, candidate: &str, incumbent: &str) -> EvaluationTask {
         target: target(op),
         seed: 20,
         precision: Some(Precision { margin: 3.0, spread: 1.0, rounds: 1 }),
+        examination_s: 0.0,
         look: false,
         branch_over_best: None,
     }

@@ -35,6 +35,7 @@ pub const CASE_LIMITS: CaseLimits = CaseLimits {
     timed_bytes: 1 << 30,
     repeats: 3,
     least_flops: 50_000_000,
+    threads_vary: true,
 };
 
 /// A sample lasts at least this long where one launch is shorter: launches over rotated buffers, back to back, so that

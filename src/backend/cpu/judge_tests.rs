@@ -205,7 +205,7 @@ fn degenerate_outputs_fail() {
 
 #[test]
 fn of_several_outputs_the_one_that_is_wrong_is_named() {
-    let op = Operation::load(&|path| crate::workspace::embedded(path).map(str::to_owned), "cross_entropy").unwrap();
+    let op = Operation::load(&|path| embedded(path).map(str::to_owned), "cross_entropy").unwrap();
     let bench = Bench::new(op, &Shape::from([("batch", 6), ("vocab", 33)]), Dtype::F32, None);
     let said = |wrong: Option<(usize, usize)>| {
         let mut outputs: Vec<Vec<f32>> =

@@ -37,6 +37,7 @@ pub fn case_limits(card: &DeviceCard, free: u64) -> CaseLimits {
         timed_bytes: (free / 4).min(8 << 30),
         repeats: 24,
         least_flops: LEAST_FLOPS,
+        threads_vary: false,
     }
 }
 

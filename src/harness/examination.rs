@@ -1,0 +1,244 @@
+//! The second tier: what would be kept is asked harder questions, within a budget of seconds and without a clock.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use crate::backend::{Arena, Backend, CaseLimits, CaseMemory, Host, Instrument};
+use crate::evaluation::{CaseResult, ErrorStats, Examination, Stage};
+use crate::kernel::KernelFile;
+use crate::op::{Case, Dtype, OpError, Operation, Shape, TargetShape};
+use crate::rng::Stream;
+
+use super::Failure;
+use super::bench::{Bench, Trial};
+use super::build::Build;
+use super::check::{compare_with_oracle, damage, describe};
+use super::questions::{Question, questions};
+use super::task::JudgeError;
+use super::timing::SAMPLE_LEEWAY;
+use super::undisturbed::undisturbed;
+
+/// Questions whose code is compiled together.
+const BATCH: usize = 12;
+
+/// Where comparing all of an output would take too long, so many rows of it are compared.
+const ROWS: u64 = 24;
+
+/// Time that a case of the full limits takes, in seconds, and one of their elements alone: the upper end of what was seen.
+const CASE_S: f64 = 0.7;
+
+/// Bytes of device memory for each element of a case: its tensors, and doubles for what is expected.
+const BYTES_EACH: u64 = 24;
+
+/// Examines a kernel that is right and fast. What was asked stands in `found`, whatever comes of it.
+///
+/// # Errors
+/// A rejection at the examination, or the machine's failure.
+pub(super) fn examine<B: Backend>(
+    bench: &Bench<'_, B>,
+    kernel: &KernelFile,
+    target: &[TargetShape],
+    limit: Duration,
+    found: &mut Examination,
+) -> Result<(), Failure> {
+    let began = Instant::now();
+    bench.at(Stage::Examination, "what it has not been asked yet");
+    let instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
+    let outcome = beside(instruments, limit, found, |found| ask_all(bench, kernel, target, began + limit, found));
+    found.took_s = began.elapsed().as_secs_f64();
+    let (asked, seen) = outcome?;
+    asked?;
+    match seen {
+        Some(why) => Err(Failure::reject(Stage::Examination, why)),
+        None => Ok(()),
+    }
+}
+
+/// What the questions ended with, and what an instrument saw.
+type Outcome = (Result<(), Failure>, Option<String>);
+
+/// Lets instruments look, in threads of their own, while `ask` runs.
+fn beside(
+    instruments: Vec<Instrument>,
+    limit: Duration,
+    found: &mut Examination,
+    ask: impl FnOnce(&mut Examination) -> Result<(), Failure>,
+) -> Result<Outcome, Failure> {
+    std::thread::scope(|scope| {
+        let (said, heard) = channel();
+        for Instrument { name, look } in instruments {
+            let said = said.clone();
+            scope.spawn(move || {
+                let word = look.and_then(|look| look(limit));
+                // Whoever listens ends after everyone who speaks.
+                let _ = said.send((name, word));
+            });
+        }
+        drop(said);
+        let asked = ask(found);
+        let mut seen = None;
+        for (name, word) in heard {
+            let words = match word {
+                Ok(None) => "clean".to_owned(),
+                Ok(Some(what)) => {
+                    seen.get_or_insert_with(|| format!("{name}: {what}"));
+                    what
+                }
+                Err(why) => format!("could not look: {why}"),
+            };
+            found.instruments.insert(name.to_owned(), words);
+        }
+        Ok((asked, seen))
+    })
+}
+
+fn ask_all<B: Backend>(
+    bench: &Bench<'_, B>,
+    kernel: &KernelFile,
+    target: &[TargetShape],
+    end: Instant,
+    found: &mut Examination,
+) -> Result<(), Failure> {
+    let op = bench.op();
+    let limits = bench.backend.case_limits();
+    let free = bench.backend.free_memory().unwrap_or(1 << 32) / 2 / BYTES_EACH;
+    let seed = Stream::new(bench.seed, "examination").bits(0);
+    let all = questions(op, target, &limits, free, seed).map_err(JudgeError::from)?;
+    // Outside its domain a kernel is not asked: a model's shapes are never there.
+    let served =
+        |question: &Question| kernel.resolve(&question.case.shape, question.case.dtype, &bench.card().facts).is_ok();
+    let all: Vec<Question> = all.into_iter().filter(served).collect();
+    for (number, batch) in all.chunks(BATCH).enumerate() {
+        if Instant::now() >= end {
+            break;
+        }
+        let shapes: BTreeSet<(Shape, Dtype)> =
+            batch.iter().map(|question| (question.case.shape.clone(), question.case.dtype)).collect();
+        let build = bench.build(kernel.clone(), &shapes)?;
+        for (place, question) in batch.iter().enumerate() {
+            bench.check_cancelled()?;
+            let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
+            if estimate(op, question, &limits).map_err(JudgeError::from)? > left {
+                continue;
+            }
+            bench.at(Stage::Examination, format!("{}: {}", question.topic.name(), describe(op, &question.case)));
+            let seed = Stream::new(seed, "question").bits((number * BATCH + place) as u64);
+            ask(bench, &build, question, seed)?;
+            *found.asked.entry(question.topic.name().to_owned()).or_default() += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Seconds that a question takes, roughly.
+fn estimate(op: &Operation, question: &Question, limits: &CaseLimits) -> Result<f64, OpError> {
+    let shape = &question.case.shape;
+    let share = |of: u64, most: u64| of as f64 / most.max(1) as f64;
+    let elements = share(op.all_elements(shape)?, limits.elements);
+    let macs = if whole(op, &question.case, limits)? { share(op.macs(shape)?, limits.macs) } else { 0.0 };
+    Ok(CASE_S * (macs + elements * f64::from(question.launches).sqrt()))
+}
+
+/// Whether all of an output is compared, rather than rows of it.
+fn whole(op: &Operation, case: &Case, limits: &CaseLimits) -> Result<bool, OpError> {
+    Ok(op.macs(&case.shape)? <= limits.macs && op.all_elements(&case.shape)? <= 4 * limits.elements)
+}
+
+/// Puts one question.
+fn ask<B: Backend>(bench: &Bench<'_, B>, build: &Build<B>, question: &Question, seed: u64) -> Result<(), Failure> {
+    let (op, case) = (bench.op(), &question.case);
+    let (_, scratch) = build.image(&case.shape, case.dtype)?;
+    let sizes = CaseMemory::footprint::<B::Arena>(op, case, scratch, 1, question.placing).map_err(JudgeError::from)?;
+    let arena = bench.arena([sizes], question.placing)?;
+    let mut cases: Vec<CaseResult> = Vec::new();
+    let conditions = question.conditions;
+    let mut trial = Trial { bench, build, arena, conditions, cases: &mut cases, occupancy: Vec::new() };
+    let mut host = trial.host()?;
+    let wrong = undisturbed(|again| {
+        if again {
+            host = trial.host()?;
+        }
+        answer(&mut trial, &mut host, question, seed)
+    })?;
+    let label = format!("{} ({})", describe(op, case), question.topic.name());
+    match wrong.map_err(|fault| Failure::fault(fault, Stage::Examination, &label))? {
+        Some(why) => Err(Failure::reject(Stage::Examination, format!("{label}: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// Launches as often as the question says, and looks at what came out: what is wrong with it, if anything.
+fn answer<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    host: &mut B::Host,
+    question: &Question,
+    seed: u64,
+) -> Result<Result<Option<String>, crate::backend::Fault>, Failure> {
+    let bench = trial.bench;
+    let (op, case, limits) = (bench.op(), &question.case, bench.backend.case_limits());
+    let (image, scratch) = trial.build.image(&case.shape, case.dtype)?;
+    trial.arena.reset();
+    let mut memory = CaseMemory::place(&mut trial.arena, op, case, scratch, 1)?;
+    memory.draw(&mut trial.arena, 0, seed).map_err(JudgeError::from)?;
+    let limit = bench.launch_limit(case).map_err(JudgeError::from)?;
+    let whole = whole(op, case, &limits).map_err(JudgeError::from)?;
+    let mut first = None;
+    for launch in 0..question.launches {
+        bench.check_cancelled()?;
+        memory.poison(&mut trial.arena, 0, seed.wrapping_add(u64::from(launch)));
+        if let Err(fault) = host.launch(&memory.call(image, 0), limit) {
+            return Ok(Err(fault));
+        }
+        let outputs = host.take(&memory, &mut trial.arena, 0);
+        if let Err(fault) = host.idle_check() {
+            return Ok(Err(fault));
+        }
+        if let Some(why) = damage(&memory, &mut trial.arena, 0) {
+            return Ok(Ok(Some(why)));
+        }
+        let same_as_first = first.as_ref().map(|first| *first == outputs);
+        let look = same_as_first.is_none() || trial.build.order_free();
+        let wrong = match look {
+            true if whole => {
+                let (errors, why) = compare_with_oracle(bench, &memory, &mut trial.arena, 0, &outputs)?;
+                why.filter(|_| !errors.within(question.leeway))
+            }
+            true => rows(trial, &memory, (question.leeway, seed.wrapping_add(u64::from(launch))))?,
+            false => None,
+        };
+        let differs = same_as_first == Some(false) && !trial.build.order_free();
+        let wrong = wrong.or_else(|| {
+            differs.then(|| {
+                format!("launch {} on the same input gave other bits; a race, or an uninitialised value", launch + 1)
+            })
+        });
+        if wrong.is_some() {
+            return Ok(Ok(wrong));
+        }
+        first.get_or_insert(outputs);
+    }
+    Ok(Ok(None))
+}
+
+/// Compares rows that `seed` chooses.
+fn rows<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    memory: &CaseMemory,
+    (leeway, seed): (f64, u64),
+) -> Result<Option<String>, Failure> {
+    let op = trial.bench.op();
+    let stream = Stream::new(seed, "rows");
+    let most = trial.bench.backend.case_limits().macs / ROWS;
+    for row in 0..ROWS {
+        let sample = op.sample(&memory.case().shape, stream.bits(row), most).map_err(JudgeError::from)?;
+        if sample.is_empty() {
+            break;
+        }
+        let errors: ErrorStats = trial.bench.compare_some(memory, &mut trial.arena, 0, &sample)?;
+        if let Some(why) = errors.failure().filter(|_| !errors.within(leeway.max(SAMPLE_LEEWAY))) {
+            return Ok(Some(why));
+        }
+    }
+    Ok(None)
+}

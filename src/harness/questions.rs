@@ -1,0 +1,380 @@
+//! What the second tier asks: a pure function of the operation, the target, the device and the seed.
+//!
+//! The stages ask each thing by itself, at sizes that a machine judges in a fraction of a second. Here several meet: hostile
+//! inputs at full sizes, at two and three large ones at once and beyond the timed ones, in an order that nobody can foresee.
+
+use crate::backend::{CaseLimits, Conditions, Placing};
+use crate::op::{Adversarial, Case, Dtype, OpError, Operation, Role, Shape, TargetShape};
+use crate::rng::Stream;
+
+use super::cases::{LEEWAY, can_be_drawn, is_size};
+
+/// What a question is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Topic {
+    /// Hostile inputs at the timed sizes.
+    TimedSizes,
+    /// The same with some sizes larger than timed.
+    LongerSizes,
+    /// The same at sizes of the sweep.
+    SweepSizes,
+    /// Other values of the floating-point arguments.
+    Arguments,
+    /// Buffers that end where memory ends.
+    Fences,
+    /// Other numbers of threads.
+    Threads,
+    /// The same input again and again, with rubbish between launches.
+    Repeats,
+    /// Tensors of more than 2^31 elements.
+    HugeTensors,
+}
+
+impl Topic {
+    /// In words, for whoever reads what was asked.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TimedSizes => "hostile inputs at the timed sizes",
+            Self::LongerSizes => "hostile inputs at larger sizes",
+            Self::SweepSizes => "hostile inputs at the sweep's sizes",
+            Self::Arguments => "other arguments",
+            Self::Fences => "buffers that end where memory ends",
+            Self::Threads => "other numbers of threads",
+            Self::Repeats => "the same input many times",
+            Self::HugeTensors => "tensors beyond 2^31 elements",
+        }
+    }
+}
+
+/// One question: a case, and how it is put.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Question {
+    pub(super) topic: Topic,
+    pub(super) case: Case,
+    pub(super) placing: Placing,
+    pub(super) conditions: Conditions,
+    /// Launches on the same input; their outputs must have the same bits unless the kernel says that they need not.
+    pub(super) launches: u32,
+    /// How many times its bounds an error may be.
+    pub(super) leeway: f64,
+}
+
+/// Drawn questions of each topic that has no end: more than any budget suffices for.
+const DRAWN: u64 = 64;
+
+/// Elements that 32-bit indices do not reach.
+const HUGE: u64 = 1 << 31;
+
+/// Launches of a kernel on the same input.
+const LAUNCHES: u32 = 24;
+
+/// The questions for a target, in the order in which they are asked: one of each topic, then the next of each, so that
+/// whatever the budget is, everything has been asked about.
+///
+/// # Errors
+/// A shape that does not fit the operation.
+pub(super) fn questions(
+    op: &Operation,
+    target: &[TargetShape],
+    limits: &CaseLimits,
+    free_elements: u64,
+    seed: u64,
+) -> Result<Vec<Question>, OpError> {
+    let plan = Plan { op, target, limits, free_elements, seed };
+    let topics = [
+        plan.at_timed_sizes()?,
+        plan.repeats()?,
+        plan.drawn(Topic::LongerSizes)?,
+        plan.fences()?,
+        plan.arguments()?,
+        plan.threads()?,
+        plan.drawn(Topic::SweepSizes)?,
+        plan.huge()?,
+    ];
+    let longest = topics.iter().map(Vec::len).max().unwrap_or(0);
+    let mut all: Vec<Question> = Vec::new();
+    for turn in 0..longest {
+        for question in topics.iter().filter_map(|topic| topic.get(turn)) {
+            // Drawing may find the same twice.
+            if !all.contains(question) {
+                all.push(question.clone());
+            }
+        }
+    }
+    Ok(all)
+}
+
+struct Plan<'a> {
+    op: &'a Operation,
+    target: &'a [TargetShape],
+    limits: &'a CaseLimits,
+    /// Elements of all tensors together for which there is memory.
+    free_elements: u64,
+    seed: u64,
+}
+
+impl Plan<'_> {
+    /// Every adversarial input at every timed shape, in a drawn order.
+    fn at_timed_sizes(&self) -> Result<Vec<Question>, OpError> {
+        let mut all = Vec::new();
+        for wanted in self.target {
+            for hostile in &self.op.adversarial {
+                all.extend(self.hostile(Topic::TimedSizes, &wanted.shape, wanted.dtype, hostile)?);
+            }
+        }
+        Ok(self.shuffled(all, Topic::TimedSizes))
+    }
+
+    /// Adversarial inputs at drawn shapes: the timed ones with some sizes grown, or those of the sweep.
+    fn drawn(&self, topic: Topic) -> Result<Vec<Question>, OpError> {
+        let mut all = Vec::new();
+        if self.op.adversarial.is_empty() {
+            return Ok(all);
+        }
+        let stream = Stream::new(self.seed, topic.name());
+        for turn in 0..DRAWN {
+            let pick = |what: u64, count: usize| stream.below(turn << 8 | what, count as u64) as usize;
+            let wanted = &self.target[pick(0, self.target.len())];
+            let hostile = &self.op.adversarial[pick(1, self.op.adversarial.len())];
+            let shape = match topic {
+                Topic::SweepSizes => self.op.complete(&self.op.sweep[pick(2, self.op.sweep.len())])?,
+                _ => self.grown(&wanted.shape, |what, count| pick(8 + what, count)),
+            };
+            let dtype = if topic == Topic::SweepSizes { Dtype::ALL[pick(3, 3)] } else { wanted.dtype };
+            if self.op.complete(&shape).is_ok() && self.fits(&shape)? {
+                all.extend(self.hostile(topic, &shape, dtype, hostile)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// A shape with at least one of its sizes larger, by a factor up to four and a little that makes it odd.
+    fn grown(&self, shape: &Shape, pick: impl Fn(u64, usize) -> usize) -> Shape {
+        let mut grown = shape.clone();
+        let sizes = &self.op.shrink;
+        let always = pick(0, sizes.len().max(1));
+        for (place, symbol) in sizes.iter().enumerate() {
+            let Some(size) = shape.get(symbol) else { continue };
+            let number = place as u64;
+            if place == always || pick(1 + 3 * number, 2) == 0 {
+                let eighths = 10 + pick(2 + 3 * number, 23) as i64;
+                grown = grown.with(symbol, size * eighths / 8 + [0, 1, 7][pick(3 + 3 * number, 3)]);
+            }
+        }
+        grown
+    }
+
+    /// An adversarial input at a shape: what is no size (masked or not, transposed or not) stays what it was made for.
+    fn hostile(
+        &self,
+        topic: Topic,
+        shape: &Shape,
+        dtype: Dtype,
+        hostile: &Adversarial,
+    ) -> Result<Option<Question>, OpError> {
+        if !(hostile.dtypes.is_empty() || hostile.dtypes.contains(&dtype)) {
+            return Ok(None);
+        }
+        let (op, mut shape) = (self.op, shape.clone());
+        for (symbol, value) in &op.complete(&hostile.shape)?.0 {
+            if !is_size(op, symbol) {
+                shape = shape.with(symbol, *value);
+            }
+        }
+        if op.complete(&shape).is_err() {
+            return Ok(None);
+        }
+        let case = Case { shape, dtype, input: Some(hostile.name.clone()), setting: 0 };
+        let drawn = can_be_drawn(op, &case)?;
+        Ok(drawn.then(|| Question { leeway: LEEWAY, ..self.plain(topic, case) }))
+    }
+
+    /// The operation's small shapes and the timed ones, in every dtype, with fences.
+    fn fences(&self) -> Result<Vec<Question>, OpError> {
+        let small = [&self.op.smoke].into_iter().chain(&self.op.edges).chain(&self.op.decode);
+        let mut all = Vec::new();
+        for shape in small {
+            let shape = self.op.complete(shape)?;
+            let (shape, _) = self.op.shrink_to(&shape, self.limits.macs, self.limits.elements)?;
+            for dtype in Dtype::ALL {
+                let case = Case { shape: shape.clone(), dtype, input: None, setting: 0 };
+                all.push(Question { placing: Placing::Fenced, ..self.plain(Topic::Fences, case) });
+            }
+        }
+        let all = self.shuffled(all, Topic::Fences);
+        let timed =
+            self.target.iter().map(|wanted| Question { placing: Placing::Fenced, ..self.timed(Topic::Fences, wanted) });
+        Ok(timed.chain(all).collect())
+    }
+
+    /// The other values of floating-point arguments at the timed shapes and at the smallest.
+    fn arguments(&self) -> Result<Vec<Question>, OpError> {
+        let others = self.op.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0) as u32;
+        let smoke = self.op.complete(&self.op.smoke)?;
+        let mut all = Vec::new();
+        for setting in 1..=others {
+            for wanted in self.target {
+                let question = self.timed(Topic::Arguments, wanted);
+                all.push(Question { case: Case { setting, ..question.case.clone() }, ..question });
+            }
+            for dtype in Dtype::ALL {
+                all.push(self.plain(Topic::Arguments, Case { shape: smoke.clone(), dtype, input: None, setting }));
+            }
+        }
+        Ok(self.shuffled(all, Topic::Arguments))
+    }
+
+    /// One thread, an odd number, more than there are cores.
+    fn threads(&self) -> Result<Vec<Question>, OpError> {
+        if !self.limits.threads_vary {
+            return Ok(Vec::new());
+        }
+        let random = self.op.random_shape(self.seed)?;
+        let numbers = [1, 3, 2, 5, 8].into_iter();
+        let question = |threads| {
+            let case = Case { shape: random.clone(), dtype: Dtype::F32, input: None, setting: 0 };
+            let question = self.plain(Topic::Threads, case);
+            Question { conditions: Conditions { threads: Some(threads), ..question.conditions }, ..question }
+        };
+        Ok(numbers.map(question).collect())
+    }
+
+    /// The largest timed shape many times, and what follows it in size.
+    fn repeats(&self) -> Result<Vec<Question>, OpError> {
+        let mut by_work = Vec::new();
+        for wanted in self.target {
+            by_work.push((self.op.flops(&wanted.shape)?, wanted));
+        }
+        by_work.sort_by_key(|(flops, _)| std::cmp::Reverse(*flops));
+        let question = |(_, wanted): (u64, &TargetShape)| {
+            let question = self.timed(Topic::Repeats, wanted);
+            let conditions = Conditions { rubbish_between: true, ..question.conditions };
+            Question { launches: LAUNCHES, conditions, ..question }
+        };
+        Ok(by_work.into_iter().map(question).collect())
+    }
+
+    /// A tensor of more than 2^31 elements, by growing one size of the smallest shape, where memory allows.
+    fn huge(&self) -> Result<Vec<Question>, OpError> {
+        let dtype = self.target.first().map_or(Dtype::F16, |wanted| wanted.dtype);
+        let mut all = Vec::new();
+        for symbol in &self.op.shrink {
+            for base in [&self.op.smoke].into_iter().chain(&self.op.sweep) {
+                let base = self.op.complete(base)?;
+                let Some(size) = base.get(symbol).filter(|size| *size > 0) else { continue };
+                let largest = self.largest_tensor(&base)?;
+                // Odd, so that no vector divides it.
+                let grown = base.with(symbol, ((size as u64).saturating_mul(HUGE / largest.max(1) + 1) | 1) as i64);
+                let enough = self.op.complete(&grown).is_ok() && self.largest_tensor(&grown)? > HUGE;
+                // What a launch would take long for is no test of offsets.
+                if enough && self.fits(&grown)? && self.op.macs(&grown)? < 1 << 38 {
+                    all.push(self.plain(Topic::HugeTensors, Case { shape: grown, dtype, input: None, setting: 0 }));
+                    break;
+                }
+            }
+        }
+        Ok(self.shuffled(all, Topic::HugeTensors))
+    }
+
+    fn largest_tensor(&self, shape: &Shape) -> Result<u64, OpError> {
+        let present = self.op.tensors.iter().filter(|tensor| tensor.role == Role::Input || tensor.draw.is_none());
+        let sizes = present.map(|tensor| self.op.elements(tensor, shape).map(|elements| elements as u64));
+        sizes.collect::<Result<Vec<_>, _>>().map(|sizes| sizes.into_iter().max().unwrap_or(0))
+    }
+
+    fn fits(&self, shape: &Shape) -> Result<bool, OpError> {
+        Ok(self.op.all_elements(shape)? <= self.free_elements)
+    }
+
+    fn timed(&self, topic: Topic, wanted: &TargetShape) -> Question {
+        let case = Case { shape: wanted.shape.clone(), dtype: wanted.dtype, input: None, setting: 0 };
+        self.plain(topic, case)
+    }
+
+    fn plain(&self, topic: Topic, case: Case) -> Question {
+        let conditions = Conditions { dirty: true, ..Conditions::default() };
+        Question { topic, case, placing: Placing::Packed, conditions, launches: 1, leeway: 1.0 }
+    }
+
+    fn shuffled(&self, all: Vec<Question>, topic: Topic) -> Vec<Question> {
+        let order = Stream::new(self.seed, topic.name()).permutation(all.len());
+        order.into_iter().map(|place| all[place].clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::workspace::{embedded, embedded_names};
+
+    fn limits() -> CaseLimits {
+        CaseLimits {
+            macs: 1 << 26,
+            macs_twice: u64::MAX,
+            elements: 1 << 23,
+            hostile_share: NonZeroU64::MIN,
+            sample_macs: 1 << 22,
+            timed_bytes: 1 << 30,
+            repeats: 3,
+            least_flops: 1,
+            threads_vary: true,
+        }
+    }
+
+    fn of(name: &str, free_elements: u64, seed: u64) -> (Operation, Vec<Question>) {
+        let op = Operation::load(&|path| embedded(path).map(str::to_owned), name).unwrap();
+        let target = [TargetShape { shape: op.primary_shape().unwrap(), dtype: Dtype::F16, calls: 1 }];
+        let asked = questions(&op, &target, &limits(), free_elements, seed).unwrap();
+        (op, asked)
+    }
+
+    #[test]
+    fn every_topic_comes_early_whatever_the_operation() {
+        let names =
+            embedded_names("reference/").filter_map(|name| name.strip_prefix("reference/")?.strip_suffix(".toml"));
+        for name in names {
+            let (op, asked) = of(name, 1 << 34, 1);
+            let first: BTreeSet<Topic> = asked.iter().take(8).map(|question| question.topic).collect();
+            let others = usize::from(op.scalars.iter().any(|scalar| !scalar.others.is_empty()));
+            assert!(first.len() >= 6 + others, "{name}: {first:?}");
+            for question in &asked {
+                op.complete(&question.case.shape).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn larger_sizes_come_one_two_and_three_at_a_time() {
+        let (op, asked) = of("matmul", 1 << 34, 2);
+        let timed = op.primary_shape().unwrap();
+        let larger =
+            |question: &Question| op.shrink.iter().filter(|it| question.case.shape.get(it) > timed.get(it)).count();
+        let counts: BTreeSet<usize> =
+            asked.iter().filter(|question| question.topic == Topic::LongerSizes).map(larger).collect();
+        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_order_is_the_seeds() {
+        let [one, again, other] = [3, 3, 4].map(|seed| of("softmax", 1 << 34, seed).1);
+        assert_eq!(one, again);
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn what_memory_does_not_allow_is_not_asked() {
+        let (_, asked) = of("softmax", 1 << 26, 5);
+        assert!(asked.iter().all(|question| question.topic != Topic::HugeTensors));
+        let (op, asked) = of("softmax", 1 << 34, 5);
+        let huge: Vec<u64> = asked
+            .iter()
+            .filter(|question| question.topic == Topic::HugeTensors)
+            .map(|question| op.all_elements(&question.case.shape).unwrap())
+            .collect();
+        assert!(!huge.is_empty() && huge.iter().all(|elements| *elements > HUGE && *elements <= 1 << 34));
+    }
+}
