@@ -9,7 +9,10 @@ impl ErrorStats {
     /// Whether no error is more than `leeway` times its bound.
     #[must_use]
     pub fn within(&self, leeway: f64) -> bool {
-        self.worst <= leeway && self.tensor_ratio <= leeway && self.row_ratio <= leeway
+        self.worst <= leeway
+            && self.tensor_ratio <= leeway
+            && self.row_ratio <= leeway
+            && self.misrounded_ratio <= leeway
     }
 
     /// Why an output is wrong, in a sentence; `None` where it passed.
@@ -47,6 +50,12 @@ impl ErrorStats {
                 "one row{} is {:.2} times as far off as an honest kernel may be (relative rms error of the whole {relative})",
                 of(&self.outputs.row),
                 self.row_ratio
+            ));
+        }
+        if !(self.misrounded_ratio <= 1.0) {
+            return Some(format!(
+                "{} of {} elements are not the nearest number of their type, {:.1} times as many as of a kernel that computes in single precision and rounds once",
+                self.misrounded, self.elements, self.misrounded_ratio
             ));
         }
         None

@@ -266,6 +266,22 @@ pub struct ErrorStats {
     pub tensor_ratio: f64,
     /// The same for the worst row.
     pub row_ratio: f64,
+    /// Elements that are not the number of their type nearest to the oracle's, where that is counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub misrounded: u64,
+    /// Their number over what an honest kernel may have.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub misrounded_ratio: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_none(ratio: &f64) -> bool {
+    *ratio == 0.0
 }
 
 /// Names of the outputs that are furthest off; `None` where the operation has only one, or none is off.

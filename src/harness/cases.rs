@@ -105,7 +105,8 @@ impl Plan<'_> {
                 let Ok((shape, shrunk)) = op.shrink_others(&shape, Some(kept), macs, elements) else { continue };
                 let case = Case { shape, dtype, input: Some(hostile.name.clone()), setting: 0 };
                 if can_be_drawn(op, &case)? {
-                    self.add_shrunk(Stage::Stability, (case.shape, shrunk), dtype, Some(&hostile.name), LEEWAY);
+                    let leeway = if hostile.few_terms.is_some() { 1.0 } else { LEEWAY };
+                    self.add_shrunk(Stage::Stability, (case.shape, shrunk), dtype, Some(&hostile.name), leeway);
                 }
             }
         }

@@ -186,7 +186,10 @@ impl Plan<'_> {
         }
         let case = Case { shape, dtype, input: Some(hostile.name.clone()), setting: 0 };
         let drawn = can_be_drawn(op, &case)?;
-        Ok(drawn.then(|| Question { leeway: LEEWAY, ..self.plain(topic, case) }))
+        Ok(drawn.then(|| {
+            let leeway = if hostile.few_terms.is_some() { 1.0 } else { LEEWAY };
+            Question { leeway, ..self.plain(topic, case) }
+        }))
     }
 
     /// The operation's small shapes and the timed ones, in every dtype, with fences.

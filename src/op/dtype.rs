@@ -138,6 +138,17 @@ impl Stored {
         }
     }
 
+    /// The number of this type nearest to a double, ties to even: itself for integers, which no result is.
+    #[must_use]
+    pub fn nearest(self, value: f64) -> f64 {
+        match self {
+            Self::F16 => half::f16::from_f64(value).to_f64(),
+            Self::Bf16 => half::bf16::from_f64(value).to_f64(),
+            Self::F32 => f64::from(value as f32),
+            Self::I64 => value,
+        }
+    }
+
     /// The floating-point type it is; `None` for integers.
     #[must_use]
     pub const fn dtype(self) -> Option<Dtype> {

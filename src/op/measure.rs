@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Case, Draw, Dtype, OpError, Operation, Role, Scalar, Shape, TensorSpec};
+use super::{Case, Draw, Dtype, FewTerms, OpError, Operation, Role, Scalar, Shape, TensorSpec};
 use crate::expr::Expr;
 use crate::rng::Stream;
 
@@ -227,6 +227,13 @@ impl Operation {
             .find(|adversarial| adversarial.name == *input)
             .ok_or_else(|| self.refuse(&case.shape, format!("no adversarial input `{input}`")))?;
         Ok(adversarial.draw.get(&tensor.name).or(tensor.draw.as_ref()))
+    }
+
+    /// The bounds of a case's input, where it has its own.
+    #[must_use]
+    pub fn few_terms(&self, case: &Case) -> Option<&FewTerms> {
+        let input = case.input.as_ref()?;
+        self.adversarial.iter().find(|adversarial| adversarial.name == *input)?.few_terms.as_ref()
     }
 
     /// L of the tolerance: the bound of the relative rms error for `dtype`.

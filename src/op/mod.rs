@@ -24,8 +24,8 @@ pub use sample::{Sample, SampleStep};
 pub use shape::{Case, Shape, TargetShape};
 pub use source::OpSource;
 pub use spec::{
-    Adversarial, Distribution, Draw, ItemsPass, Operation, Output, Pass, ProductPass, Role, RowScale, Scalar, Special,
-    TensorSpec, Tolerance,
+    Adversarial, Distribution, Draw, FewTerms, ItemsPass, Operation, Output, Pass, ProductPass, Role, RowScale, Scalar,
+    Special, TensorSpec, Tolerance,
 };
 
 #[cfg(test)]

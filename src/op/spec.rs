@@ -270,6 +270,14 @@ pub struct Tolerance {
     pub sum_length: Expr,
     /// Elements of a row of the output, for the test of each row.
     pub row: Expr,
+    /// Whether a 16-bit result is rounded only once, from single precision: nearly all elements of an ordinary output are then
+    /// the 16-bit number nearest to the oracle's.
+    #[serde(default)]
+    pub rounds_once: bool,
+    /// Whether the terms of a sum have either sign in ordinary inputs: L of fp32, which then follows the length of the sums,
+    /// holds without what C adds.
+    #[serde(default)]
+    pub signed_terms: bool,
     /// Adds 6u times the row's rms to the element bound for 16-bit types (attention, mlp, rotary).
     #[serde(default)]
     pub row_term: bool,
@@ -290,4 +298,17 @@ pub struct Adversarial {
     /// Only for these dtypes (all where empty).
     #[serde(default)]
     pub dtypes: Vec<Dtype>,
+    /// Where only a few terms of each sum are not zero, whatever its length: the bounds that hold then.
+    #[serde(default)]
+    pub few_terms: Option<FewTerms>,
+}
+
+/// Bounds for sums of which only a few terms are not zero.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FewTerms {
+    /// K: how many.
+    pub sum_length: Expr,
+    /// L for fp32.
+    pub f32: Expr,
 }

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::share::share;
-use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, rms_of_finite, told_apart};
+use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, misrounded_allowed, rms_of_finite, told_apart};
 use crate::backend::values::decode_into;
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, OpError, Operation, Role, Stored};
@@ -75,6 +75,7 @@ impl Bounds {
                 let range = index * row..(index + 1) * row;
                 decode_into(&bytes[range.start * size..range.end * size], stored, &mut got);
                 let one = self.row(
+                    stored,
                     &got,
                     &expected.values[range.clone()],
                     &expected.terms[range.clone()],
@@ -91,18 +92,32 @@ impl Bounds {
         let (mut stats, sums) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
         stats.elements = elements as u64;
         stats.tensor_ratio = self.rms_ratio(&sums, self.rms_bound);
+        if let Some(share) = self.misrounded {
+            stats.misrounded_ratio = stats.misrounded as f64 / misrounded_allowed(share, elements as f64);
+        }
         stats.relative_rms = if sums.error == 0.0 { 0.0 } else { finite((sums.error / sums.value).sqrt()) };
         stats
     }
 
     /// Judges a row's elements and adds up what its rms needs.
-    fn row(&self, got: &[f64], want: &[f64], terms: &[f64], offset: usize, stats: &mut ErrorStats) -> Sums {
+    fn row(
+        &self,
+        stored: Stored,
+        got: &[f64],
+        want: &[f64],
+        terms: &[f64],
+        offset: usize,
+        stats: &mut ErrorStats,
+    ) -> Sums {
         let row_term = if self.row_term > 0.0 { self.row_term * rms_of_finite(want) } else { 0.0 };
         let mut sums = Sums::default();
         for (index, ((&y, &r), &terms)) in got.iter().zip(want).zip(terms).enumerate() {
             // The oracle's terms of a finite value are finite; were they not, any value would pass.
             let terms = if terms.is_finite() { terms } else { r.abs() };
             let ratio = finite(self.element(y, r, terms, row_term));
+            if self.misrounded.is_some() && r.is_finite() {
+                stats.misrounded += u64::from(y != stored.nearest(r));
+            }
             if y.is_finite() && r.abs() <= self.largest {
                 let error = y - r;
                 sums.count += 1.0;
@@ -124,6 +139,7 @@ impl Bounds {
 /// does not depend on which thread came first.
 fn merge(into: &mut ErrorStats, part: &ErrorStats) {
     into.outside += part.outside;
+    into.misrounded += part.misrounded;
     into.row_ratio = into.row_ratio.max(part.row_ratio);
     if part.worst > into.worst || (part.worst == into.worst && part.worst_at < into.worst_at) {
         (into.worst, into.worst_at, into.got, into.want) = (part.worst, part.worst_at, part.got, part.want);

@@ -118,7 +118,7 @@ impl Judged<'_> {
         scratch: u64,
         index: usize,
     ) -> Result<(), CudaError> {
-        let Bounds { u, s, largest, sums, row_term, rms_bound } = self.bounds;
+        let Bounds { u, s, largest, sums, row_term, rms_bound, .. } = self.bounds;
         let rules = [u, s, largest, sums, row_term, 2.0 * rms_bound];
         let rules = Words::default().many(rules.map(f64::to_bits)).done();
         let layout = self.layout.bytes();
@@ -159,6 +159,7 @@ impl Judged<'_> {
             relative_rms: if sums.error == 0.0 { 0.0 } else { finite((sums.error / sums.value).sqrt()) },
             tensor_ratio: self.bounds.rms_ratio(&sums, self.bounds.rms_bound),
             row_ratio: double(5),
+            ..ErrorStats::default()
         }
     }
 }

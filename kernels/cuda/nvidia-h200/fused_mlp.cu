@@ -1,0 +1,886 @@
+/*---
+op = "fused_mlp"
+dtypes = ["f16", "bf16", "f32"]
+arch = ["sm_90a"]
+[tune]
+# Of the kernels for TMA and wgmma, which take what a tensor map can describe.
+TILE_M    = { value = 128, choices = [64, 128] }      # rows of a block's tile: 64 for each warpgroup that multiplies
+NARROW    = { value = 128, choices = [64, 128, 160] } # columns of y in it where tiles are few and blocks share the terms
+PAIRS     = { value = 2,   choices = [1, 2] }         # blocks, one below the other, that share what they read of weights
+MAX_SPLIT = { value = 4,   choices = [1, 2, 4, 8] }   # blocks that share the terms of a tile of y, at most
+MAX_RING  = { value = 12,  choices = [4, 6, 8, 12] }  # stages, if shared memory suffices
+UP_DEEP   = { value = 1,   choices = [1, 2, 4] }      # times 64 terms of weights in a stage: so many times 128 bytes of a row are read at once
+DOWN_DEEP = { value = 1,   choices = [1, 2, 4] }
+GROUP     = { value = 8,   choices = [4, 8, 16] }     # rows of tiles that run together, so that they find weights in the L2 cache
+# Of the kernels for everything else.
+BM      = { value = 128, choices = [64, 128] }    # rows of a product in a block's tile
+BN      = { value = 256, choices = [128, 256] }   # its columns; in the first launch half of them gate, half up
+K_BYTES = { value = 128, choices = [64, 128] }    # bytes along the sum of a row that one stage holds
+WARP_M  = { value = 64,  choices = [32, 64] }     # rows in a warp's tile
+WARP_N  = { value = 64,  choices = [32, 64] }     # its columns
+WARPS_K = { value = 1,   choices = [1] }          # warps that share a tile, each with its part of the sum
+DEPTH   = { value = 4,   choices = [3, 4] }       # stages in flight, if shared memory suffices
+[let]
+TMA         = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0"
+# Rows of x that are copied: with one token 8 of 64, the others of the tile are never stored.
+A_ROWS      = "!TMA ? 64 : min(TILE_M, B <= 8 ? 8 : B <= 16 ? 16 : B <= 32 ? 32 : B <= 64 ? 64 : 128)"
+ROOM        = "max(1, SMS / ceil_div(B, TILE_M))"     # blocks for each row of tiles
+# Columns of hidden in a tile: as many as fill the device once, 128 at most. Twice as many are multiplied.
+UP_N        = "!TMA ? 64 : 2 * min(128, max(16, ceil_div(ceil_div(H, ROOM), 16) * 16))"
+UP_TILES    = "ceil_div(B, TILE_M * PAIRS) * ceil_div(BLOCKS * 64, UP_N / 2)"
+UP_PIECES   = "TMA && PAIRS == 1 && D % 64 == 0 ? UP_DEEP : 1"
+UP_STAGE    = "(A_ROWS + UP_N) * 128 * UP_PIECES"
+UP_BOXES    = "!TMA ? 0 : UP_N % 128 == 0 && A_ROWS == TILE_M"     # whether hidden is stored by the copy engine
+UP_EXTRA    = "max(A_ROWS < 64 ? 8192 : 0, UP_BOXES ? TILE_M * 256 : 0)"   # wgmma reads 64 rows, whatever they are
+UP_RING     = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 1280 - UP_EXTRA) / UP_STAGE))"
+# Columns of y in a tile: NARROW, shared by SPLIT blocks, where tiles are few, else as for hidden, 256 at most.
+DOWN_N      = "!TMA ? 64 : ceil_div(D, NARROW) * 2 <= ROOM ? NARROW : min(256, max(32, ceil_div(ceil_div(D, ROOM), 32) * 32))"
+SHARE       = "min(min(ROOM / ceil_div(D, DOWN_N), MAX_SPLIT), H / 512)"
+DOWN_SPLIT  = "!TMA ? 1 : SHARE >= 8 ? 8 : SHARE >= 4 ? 4 : SHARE >= 2 ? 2 : 1"
+DOWN_PAIR   = "DOWN_SPLIT > 1 ? 1 : PAIRS"
+DOWN_TILES  = "ceil_div(B, TILE_M * DOWN_PAIR) * ceil_div(D, DOWN_N)"
+DOWN_PIECES = "TMA && PAIRS == 1 && H % 64 == 0 ? DOWN_DEEP : 1"
+DOWN_STAGE  = "(A_ROWS + DOWN_N) * 128 * DOWN_PIECES"
+DOWN_BOXES  = "!TMA ? 0 : DOWN_SPLIT == 1 && DOWN_N % 64 == 0"
+DOWN_EXTRA  = "DOWN_SPLIT > 1 ? TILE_M * DOWN_N * 4 : max(A_ROWS < 64 ? 8192 : 0, DOWN_BOXES ? TILE_M * 256 : 0)"
+DOWN_RING   = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 1280 - DOWN_EXTRA) / DOWN_STAGE))"
+BLOCKS      = "ceil_div(H, 64 * DOWN_PIECES) * DOWN_PIECES"     # of 64 columns of hidden
+VEC         = "16 / dtype_bytes"
+BK          = "K_BYTES / dtype_bytes"
+WARPS_MN    = "BM / WARP_M * (BN / WARP_N)"
+THREADS     = "WARPS_MN * WARPS_K * 32"
+STAGE_BYTES = "(BM + BN) * K_BYTES"
+RESULTS     = "WARPS_K * BM * (BN + 8) * 4"
+# No tile or slice reaches beyond the matrices, and rows are aligned. Where tiles are small it is asked as the kernel runs:
+# one compilation less.
+PLAIN       = "!TMA && BM >= 64 && D % BK == 0 && H % BK == 0 && B % BM == 0 && D % BN == 0 && H % (BN / 2) == 0"
+STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
+[[variant]]    # few rows: all the time goes into reading weights
+when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0 && B <= 64"
+tune = { TILE_M = 64, NARROW = 64, PAIRS = 1 }
+[[variant]]    # one tile high: reading weights, and x again and again
+when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0 && B <= 128"
+tune = { TILE_M = 128, NARROW = 128, PAIRS = 1 }
+[[variant]]
+when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0"
+tune = { TILE_M = 128 }
+[[variant]]    # few rows, of any length
+when = "B <= 16"
+tune = { BM = 16, BN = 16, K_BYTES = 256, WARP_M = 16, WARP_N = 16, WARPS_K = 4, DEPTH = 4 }
+[[variant]]    # too few large tiles for all multiprocessors
+when = "ceil_div(B, 128) * ceil_div(min(D, 2 * H), 256) * 2 <= SMS"
+tune = { BM = 64, BN = 64, K_BYTES = 128, WARP_M = 32, WARP_N = 32, WARPS_K = 1, DEPTH = 4 }
+[[variant]]    # registers for f32 do not suffice for the larger tile
+when = "dtype_bytes == 4"
+tune = { BM = 128, BN = 128, K_BYTES = 128, WARP_M = 64, WARP_N = 32, DEPTH = 3 }
+[[scratch]]
+name = "hidden"
+dtype = "T"
+shape = ["TMA ? ceil_div(B, TILE_M * PAIRS) * PAIRS * BLOCKS * A_ROWS * 64 : B * H"]
+[[tensormap]]
+name = "x_map"
+tensor = "x"
+dims = ["D", "B"]
+strides = ["D"]
+box = ["64", "A_ROWS"]
+swizzle = "128B"
+[[tensormap]]
+name = "gate_map"
+tensor = "w_gate"
+when = "UP_PIECES > 1"
+dims = ["64", "8", "D / 64", "H / 8"]
+strides = ["D", "64", "8 * D"]
+box = ["64", "8", "UP_PIECES", "UP_N / 16"]
+swizzle = "128B"
+[[tensormap]]
+name = "gate_map"
+tensor = "w_gate"
+dims = ["D", "H"]
+strides = ["D"]
+box = ["64", "UP_N / 2"]
+swizzle = "128B"
+[[tensormap]]
+name = "up_map"
+tensor = "w_up"
+when = "UP_PIECES > 1"
+dims = ["64", "8", "D / 64", "H / 8"]
+strides = ["D", "64", "8 * D"]
+box = ["64", "8", "UP_PIECES", "UP_N / 16"]
+swizzle = "128B"
+[[tensormap]]
+name = "up_map"
+tensor = "w_up"
+dims = ["D", "H"]
+strides = ["D"]
+box = ["64", "UP_N / 2"]
+swizzle = "128B"
+[[tensormap]]
+name = "down_map"
+tensor = "w_down"
+when = "DOWN_PIECES > 1"
+dims = ["64", "8", "H / 64", "D / 8"]
+strides = ["H", "64", "8 * H"]
+box = ["64", "8", "DOWN_PIECES", "DOWN_N / 16"]
+swizzle = "128B"
+[[tensormap]]
+name = "down_map"
+tensor = "w_down"
+dims = ["H", "D"]
+strides = ["H"]
+box = ["64", "DOWN_N / 2"]
+swizzle = "128B"
+[[tensormap]]
+name = "y_map"
+tensor = "y"
+dims = ["D", "B"]
+strides = ["D"]
+box = ["64", "16"]
+swizzle = "128B"
+[[launch]]
+kernel  = "gate_and_up_tma"
+when    = "TMA"
+grid    = ["min(UP_TILES, SMS / PAIRS) * PAIRS"]
+block   = ["TILE_M * 2 + 32"]
+cluster = ["PAIRS"]
+shared  = "UP_RING * UP_STAGE + UP_EXTRA + 1024"
+args    = ["x_map", "gate_map", "up_map", "hidden", "BLOCKS", "B", "D", "H"]
+[[launch]]
+kernel  = "down_tma"
+when    = "TMA"
+grid    = ["(DOWN_SPLIT > 1 ? DOWN_TILES : min(DOWN_TILES, SMS / DOWN_PAIR)) * DOWN_PAIR * DOWN_SPLIT"]
+block   = ["TILE_M * 2 + 32"]
+cluster = ["DOWN_PAIR * DOWN_SPLIT"]
+shared  = "DOWN_RING * DOWN_STAGE + DOWN_EXTRA + 1024"
+args    = ["hidden", "BLOCKS", "down_map", "y_map", "y", "B", "D", "H"]
+pdl     = true
+[[launch]]
+kernel = "gate_and_up"
+when   = "!TMA"
+grid   = ["ceil_div(B, BM) * ceil_div(H, BN / 2)"]
+block  = ["THREADS"]
+shared = "max(STAGES * STAGE_BYTES, RESULTS)"
+args   = ["x", "w_gate", "w_up", "hidden", "B", "D", "H"]
+[[launch]]
+kernel = "down"
+when   = "!TMA"
+grid   = ["ceil_div(B, BM) * ceil_div(D, BN)"]
+block  = ["THREADS"]
+shared = "max(STAGES * STAGE_BYTES, RESULTS)"
+args   = ["hidden", "w_down", "y", "B", "D", "H"]
+---*/
+
+#if TMA
+
+struct __align__(64) TensorMap {
+    char of[128];
+};
+
+__device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+/* A barrier (mbarrier) counts arrivals, and bytes to come, and has a phase: 0 and 1 in turn. */
+__device__ void make_barrier(uint64_t *barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
+}
+__device__ void arrive_and_expect(uint64_t *barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+/* Where block `rank` of the cluster has what this block has at `p`. */
+__device__ uint32_t address_in(int rank, const void *p) {
+    uint32_t address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+    return address;
+}
+/* Arrives at the barrier of block `rank`. (With .release.cluster all memory is waited for, which takes a microsecond; there is
+   nothing to wait for: what was read was read by wgmma, and that has ended.) */
+__device__ void arrive(uint64_t *barrier, int rank) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
+}
+/* Returns when the barrier's phase `phase` is over; of a new barrier phase 1 is. */
+__device__ void wait(uint64_t *barrier, int phase) {
+    asm volatile("{\n.reg .pred over;\nagain:\n"
+                 "mbarrier.try_wait.parity.shared.b64 over, [%0], %1;\n"
+                 "@!over bra again;\n}" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
+}
+__device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+/* For some of the warps, by number. */
+__device__ void meet(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+__device__ void prefetch(const TensorMap &map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
+/* Has the copy engine bring the box of `map` that begins at (x, y) to the same place in all blocks of `mask`, each of
+   whose barriers counts its bytes. What lies outside the tensor is zero, and counts all the same. */
+__device__ void copy_box(void *to, const TensorMap &map, int x, int y, uint64_t *barrier, bool all, uint16_t mask) {
+    if (all)
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)), "l"(&map), "r"(x), "r"(y),
+                     "r"(shared_address(barrier)), "h"(mask) : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)), "l"(&map), "r"(x), "r"(y),
+                     "r"(shared_address(barrier)) : "memory");
+}
+
+/* The same of a map in which 8 rows, and pieces of 64 terms of them, are dimensions: the box begins at piece k and row `row`. */
+__device__ void copy_pieces(void *to, const TensorMap &map, int k, int row, uint64_t *barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %2, %3, %4}], [%5];" ::"r"(shared_address(to)), "l"(&map), "r"(0), "r"(k), "r"(row / 8),
+                 "r"(shared_address(barrier)) : "memory");
+}
+/* And back: 16 rows of 64 columns. What lies outside the tensor is left out. */
+__device__ void store_box(const void *from, const TensorMap &map, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
+                 "cp.async.bulk.commit_group;" ::"l"(&map), "r"(x), "r"(y), "r"(shared_address(from)) : "memory");
+}
+/* Has the copy engine bring contiguous bytes to block `rank`, and count them there. */
+__device__ void send(int rank, const void *to, const void *from, int bytes, const uint64_t *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(address_in(rank, to)), "r"(shared_address(from)), "r"(bytes), "r"(address_in(rank, barrier)) : "memory");
+}
+/* Contiguous bytes, there and back. */
+__device__ void copy_bytes(void *to, const void *from, int bytes, uint64_t *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+__device__ void store_bytes(const void *from, void *to, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+}
+/* Waits until all but the last PENDING copies of this thread have read what they store. */
+template <int PENDING> __device__ void wait_for_stores() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Two neighbours as they are stored. */
+__device__ uint32_t pack(float left, float right) {
+    uint32_t both;
+#if WS_F16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
+#endif
+    return both;
+}
+/* Lays a warp's sums of 16 rows and 64 columns out in shared memory as boxes with a 128-byte swizzle are: pieces of 16 bytes of a
+   row are exchanged by the row's number. */
+__device__ void stage_sums(char *box, const float *sums) {
+    const int lane = threadIdx.x % 32, row = lane % 16;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        const float *s = sums + j * 4;
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                     ::"r"(shared_address(box + row * 128 + ((j + lane / 16) ^ row % 8) * 16)), "r"(pack(s[0], s[1])),
+                     "r"(pack(s[2], s[3])), "r"(pack(s[4], s[5])), "r"(pack(s[6], s[7])) : "memory");
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the copy engine will read it */
+    __syncwarp();
+}
+
+/* What wgmma must know of a tile in shared memory: its address in units of 16 bytes (bits 0 to 13); two distances (bits 16 to
+   29 and 32 to 45); that pieces are exchanged within 128 bytes (1 in bits 62 and 63). `stride` is that from 8 rows to the next 8.
+   Where columns are contiguous, `leading` is that between blocks of 64 of them. */
+__device__ uint64_t description(const void *tile, int leading, int stride) {
+    return (uint64_t)(shared_address(tile) & 0x3ffff) >> 4 | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
+}
+
+#define FOUR(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
+#define SUMS16(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)
+#define SUMS32(i) SUMS16(i), SUMS16(i + 16)
+#define SUMS64(i) SUMS32(i), SUMS32(i + 32)
+#define LIST16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define LIST32 LIST16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define LIST64 LIST32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define LIST128 LIST64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#if WS_F16
+#define TYPES ".f32.f16.f16 "
+#else
+#define TYPES ".f32.bf16.bf16 "
+#endif
+#define WGMMA(n, list, a_at, b_at, add_at, ...)                                                                  \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_at ", 0;\n"                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16" TYPES "{" list "}, "                               \
+                 "%" #a_at ", %" #b_at ", add, 1, 1, 0, 0;\n}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(add))
+
+/* Starts sums (64 x N over the warpgroup) += a (64 x 16) b (16 x N), or = where not `add`. N is a multiple of 32. */
+template <int N, int PIECES_> __device__ void multiply(float *sums, uint64_t a, uint64_t b, int add) {
+    constexpr int n = N >= 256 ? 256 : N >= 128 ? 128 : N >= 64 ? 64 : 32;
+    if constexpr (n == 256) WGMMA(256, LIST128, 128, 129, 130, SUMS64(0), SUMS64(64));
+    if constexpr (n == 128) WGMMA(128, LIST64, 64, 65, 66, SUMS64(0));
+    if constexpr (n == 64) WGMMA(64, LIST32, 32, 33, 34, SUMS32(0));
+    if constexpr (n == 32) WGMMA(32, LIST16, 16, 17, 18, SUMS16(0));
+    if constexpr (N > n) multiply<N - n, PIECES_>(sums + n / 2, a, b + n * 8 * PIECES_, add); /* n columns are n rows of 128 bytes a piece */
+}
+/* Waits until all but the last PENDING groups of products are done. */
+template <int PENDING> __device__ void wait_for_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* A product of two sums can exceed the largest half, 65504, where y does not: halves are kept at a quarter. */
+#if WS_F16
+constexpr float SCALE = 0.25f;
+#else
+constexpr float SCALE = 1.0f;
+#endif
+
+constexpr int MULTIPLIERS = TILE_M * 2; /* threads that multiply */
+
+/* Stores COLUMNS columns, from `column` on, of rows `row` and `row` + 8 of y, two neighbours at a time. */
+template <int COLUMNS> __device__ void store(const float *sums, T *y, int64_t row, int64_t column, int64_t B, int64_t D) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int64_t i = row + e * 8, at = column + j * 8 + threadIdx.x % 4 * 2;
+            if (i < B && at < D) *(uint32_t *)(y + i * D + at) = pack(sums[j * 4 + e * 2], sums[j * 4 + e * 2 + 1]);
+        }
+}
+
+/* A tile of `hidden` is stored as the second launch will want it in shared memory: blocks of 64 columns, A_ROWS rows of them, and of
+   each row pieces of 8 exchanged by its number. A tile that is not made of such blocks is stored two neighbours at a time. */
+template <int COLUMNS> __device__ void store_hidden(const float *sums, T *tile, int row, int column, int blocks) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int i = row + e * 8, at = column + j * 8;
+            if (i < A_ROWS && at / 64 < blocks)
+                *(uint32_t *)(tile + ((int64_t)(at / 64) * A_ROWS + i) * 64 + (at / 8 % 8 ^ i % 8) * 8 + threadIdx.x % 4 * 2) =
+                    pack(sums[j * 4 + e * 2], sums[j * 4 + e * 2 + 1]);
+        }
+}
+
+/* With GATED hidden = silu(a b^T) * (a b2^T), a = x; else y = a b^T, a = hidden. */
+template <int TILE_N, int SPLIT, int PAIR, int PIECES, int RING, bool GATED, bool BY_BOX>
+__device__ void product(const TensorMap *a_map, const TensorMap &b_map, const TensorMap &b2_map, const TensorMap *c_map,
+                        T *__restrict__ hidden, int blocks, T *__restrict__ y, int64_t M, int64_t N, int64_t K) {
+    constexpr int CLUSTER = PAIR * SPLIT, COLUMNS = GATED ? TILE_N / 2 : TILE_N; /* of the result in a tile */
+    constexpr int A_BYTES = A_ROWS * 128, B_BYTES = TILE_N * 128, STAGE = (A_BYTES + B_BYTES) * PIECES, OWN_BOXES = 2 / PAIR;
+    static_assert(PIECES == 1 || PAIR == 1, "pieces come to one block");
+    static_assert(SPLIT == 1 || RING * STAGE >= TILE_M * TILE_N * 4, "sums are sent from where the ring was");
+    extern __shared__ char shared[];
+    __shared__ uint64_t full[RING], empty[RING], filled;
+    char *const ring = shared + (1024 - shared_address(shared) % 1024) % 1024, *const extra = ring + RING * STAGE;
+    (void)extra;
+
+    const int rank = blockIdx.x % CLUSTER, peer = rank % PAIR, part = rank / PAIR;
+    const int slices = (int)((K + 64 * PIECES - 1) / (64 * PIECES)), first = slices * part / SPLIT, last = slices * (part + 1) / SPLIT;
+
+    const int tiles_m = (int)((M + TILE_M * PAIR - 1) / (TILE_M * PAIR));
+    const int tiles_n = ((GATED ? blocks * 64 : (int)N) + COLUMNS - 1) / COLUMNS;
+    const int tiles = tiles_m * tiles_n;
+    int i0, j0;
+    auto choose = [&](int tile) {
+        const int group = tile / (GROUP * tiles_n) * GROUP, within = tile % (GROUP * tiles_n);
+        const int height = min(GROUP, tiles_m - group);
+        i0 = ((group + within % height) * PAIR + peer) * TILE_M;
+        j0 = within / height * COLUMNS;
+    };
+    const int begin = blockIdx.x / CLUSTER, step_of_tiles = gridDim.x / CLUSTER;
+    choose(begin);
+
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < RING; s++) make_barrier(full + s, 1), make_barrier(empty + s, TILE_M / 64 * PAIR);
+        if (SPLIT > 1) make_barrier(&filled, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* the copy engine must see them too */
+        if (SPLIT > 1) arrive_and_expect(&filled, (SPLIT - 1) * min(TILE_M / 16, (int)(M - i0 + 15) / 16) * (TILE_N / SPLIT / 8 * 512));
+    }
+    if (threadIdx.x == MULTIPLIERS) {
+        prefetch(b_map);
+        if (GATED) prefetch(*a_map), prefetch(b2_map);
+        else prefetch(*c_map);
+    }
+    if (CLUSTER > 1) cluster_arrive();
+    if (PAIR > 1) cluster_wait(); /* others write here, and arrive here */
+    else __syncthreads();
+    if (GATED) asm volatile("griddepcontrol.launch_dependents;"); /* as blocks leave, those of the next launch may come */
+
+    int s = 0, phase = 0;
+    auto next_stage = [&] {
+        if (++s == RING) s = 0, phase ^= 1;
+    };
+
+    if (threadIdx.x >= MULTIPLIERS) {
+        if (threadIdx.x == MULTIPLIERS) {
+            auto copy_b = [&](int slice, int s) {
+                arrive_and_expect(full + s, STAGE);
+#pragma unroll
+                for (int box = 0; box < OWN_BOXES; box++) {
+                    const int at = peer * OWN_BOXES + box;
+                    char *const to = ring + s * STAGE + A_BYTES * PIECES + at * (B_BYTES / 2 * PIECES);
+                    const TensorMap &map = GATED && at == 1 ? b2_map : b_map;
+                    const int row = GATED ? j0 : j0 + at * (TILE_N / 2);
+                    if (PIECES > 1) copy_pieces(to, map, slice * PIECES, row, full + s);
+                    else copy_box(to, map, slice * 64, row, full + s, PAIR > 1, (1 << PAIR) - 1);
+                }
+            };
+            /* Weights do not wait for what the launch before computes. */
+            int ahead = 0;
+            if (!GATED) {
+                for (; ahead < min(RING, last - first); ahead++) copy_b(first + ahead, ahead);
+                asm volatile("griddepcontrol.wait;\nfence.proxy.async;" ::: "memory");
+            }
+            for (int index = begin; index < tiles; index += step_of_tiles) {
+                choose(index);
+                for (int slice = first; slice < last; slice++, next_stage()) {
+                    if (ahead > 0) ahead--;
+                    else {
+                        wait(empty + s, phase ^ 1);
+                        copy_b(slice, s);
+                    }
+                    if (GATED)
+#pragma unroll
+                        for (int piece = 0; piece < PIECES; piece++)
+                            copy_box(ring + s * STAGE + piece * A_BYTES, *a_map, (slice * PIECES + piece) * 64, i0, full + s, false, 0);
+                    else
+                        copy_bytes(ring + s * STAGE, hidden + ((int64_t)(i0 / TILE_M) * blocks + slice * PIECES) * (A_ROWS * 64),
+                                   A_BYTES * PIECES, full + s);
+                }
+            }
+        }
+        __syncwarp();
+        if (SPLIT > 1) cluster_wait(), cluster_arrive();
+    } else {
+        const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+        auto release = [&](int stage) { /* one thread for each block that fills it */
+            if (threadIdx.x % 128 < PAIR) arrive(empty + stage, part * PAIR + threadIdx.x % 128);
+        };
+        float sums[TILE_N / 2];
+        for (int index = begin; index < tiles; index += step_of_tiles) {
+            choose(index);
+            int before = 0;
+            for (int slice = first; slice < last; slice++, next_stage()) {
+                const char *stage = ring + s * STAGE;
+                const uint64_t a = description(stage + group * 8192, 16, 1024), b = description(stage + A_BYTES * PIECES, 16, PIECES * 1024);
+                wait(full + s, phase);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int piece = 0; piece < PIECES; piece++)
+#pragma unroll
+                    for (int step = 0; step < 4; step++) /* 16 terms are 32 bytes of a row */
+                        multiply<TILE_N, PIECES>(sums, a + piece * (A_BYTES / 16) + step * 2, b + piece * 64 + step * 2,
+                                                 slice > first || piece > 0 || step > 0);
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                /* These products run on; those of the slice before are done now, and its stage can be filled again. */
+                wait_for_products<1>();
+                if (slice > first) release(before);
+                before = s;
+            }
+            wait_for_products<0>();
+#pragma unroll
+            for (int i = 0; i < TILE_N / 2; i++) asm volatile("" : "+f"(sums[i])::"memory"); /* not to be read before */
+            release(before);
+
+            const int tile_row = group * 64 + warp * 16, warp_row = i0 + tile_row;
+            if (SPLIT == 1)
+#pragma unroll
+                for (int i = 0; i < COLUMNS / 2; i++)
+                    if (GATED) sums[i] = __fdividef(sums[i], 1.0f + __expf(-sums[i])) * sums[COLUMNS / 2 + i] * SCALE;
+                    else sums[i] *= 1 / SCALE;
+            T *const tile = hidden + (int64_t)(i0 / TILE_M) * blocks * (A_ROWS * 64);
+            if constexpr (BY_BOX) {
+                if (warp_row >= M) continue;
+                /* Boxes of 64 columns, in turn through two places that this warp has. */
+                char *const boxes = extra + threadIdx.x / 32 * 4096;
+#pragma unroll
+                for (int j = 0; j < COLUMNS / 64; j++) {
+                    if (threadIdx.x % 32 == 0) wait_for_stores<1>();
+                    __syncwarp();
+                    stage_sums(boxes + j % 2 * 2048, sums + j * 32);
+                    if (threadIdx.x % 32 == 0) {
+                        if (!GATED) store_box(boxes + j % 2 * 2048, *c_map, j0 + j * 64, warp_row);
+                        else if (j0 / 64 + j < blocks)
+                            store_bytes(boxes + j % 2 * 2048, tile + ((int64_t)(j0 / 64 + j) * A_ROWS + tile_row) * 64, 2048);
+                    }
+                }
+            } else if constexpr (GATED) {
+                if (warp_row < M) store_hidden<COLUMNS>(sums, tile, tile_row + threadIdx.x % 32 / 4, j0, blocks);
+            } else if constexpr (SPLIT == 1) {
+                if (warp_row < M) store<TILE_N>(sums, y, warp_row + threadIdx.x % 32 / 4, j0, M, N);
+            } else {
+                /* Block p of a tile adds up the p-th part of its columns. All lay their sums out where the ring was, as
+                   [part][warp][four][lane], and the copy engine sends each part to its block, whose barrier counts the bytes. */
+                constexpr int FOURS = TILE_N / SPLIT / 8, PLACES = MULTIPLIERS * FOURS;
+                float4 *const mine = (float4 *)ring, *const parts = (float4 *)extra;
+                const int place = threadIdx.x / 32 * FOURS * 32 + threadIdx.x % 32;
+                meet(1, MULTIPLIERS); /* nobody reads the ring any more */
+                if (warp_row < M)
+#pragma unroll
+                    for (int i = 0; i < SPLIT * FOURS; i++)
+                        mine[i / FOURS * PLACES + place + i % FOURS * 32] =
+                            make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                meet(1, MULTIPLIERS);
+                cluster_wait(); /* all have begun */
+                if (threadIdx.x == 0)
+                    for (int to = 0; to < SPLIT; to++)
+                        if (to != part)
+                            send(to, parts + part * PLACES, mine + to * PLACES,
+                                 min(TILE_M / 16, (int)(M - i0 + 15) / 16) * FOURS * 512, &filled);
+                wait(&filled, 0);
+                cluster_arrive();
+                if (warp_row < M) {
+                    float totals[FOURS * 4];
+#pragma unroll
+                    for (int i = 0; i < FOURS; i++) {
+                        float4 total = {0, 0, 0, 0};
+#pragma unroll
+                        for (int from = 0; from < SPLIT; from++) {
+                            const float4 more = (from == part ? mine : parts)[from * PLACES + place + i * 32];
+                            total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+                        }
+                        totals[i * 4] = total.x / SCALE, totals[i * 4 + 1] = total.y / SCALE;
+                        totals[i * 4 + 2] = total.z / SCALE, totals[i * 4 + 3] = total.w / SCALE;
+                    }
+                    store<TILE_N / SPLIT>(totals, y, warp_row + threadIdx.x % 32 / 4, j0 + part * (TILE_N / SPLIT), M, N);
+                }
+            }
+        }
+        if (BY_BOX && threadIdx.x % 32 == 0) wait_for_stores<0>();
+        __syncwarp();
+    }
+    /* Nobody leaves while others still write to him, or read what he sends. */
+    if (PAIR > 1) cluster_arrive();
+    if (CLUSTER > 1) cluster_wait();
+}
+
+extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
+gate_and_up_tma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap gate_map,
+                const __grid_constant__ TensorMap up_map, T *__restrict__ hidden, int64_t blocks, int64_t B, int64_t D, int64_t H) {
+    product<UP_N, 1, PAIRS, UP_PIECES, UP_RING, true, UP_BOXES != 0>(&x_map, gate_map, up_map, nullptr, hidden, (int)blocks, nullptr, B, H, D);
+}
+
+extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
+down_tma(T *__restrict__ hidden, int64_t blocks, const __grid_constant__ TensorMap down_map, const __grid_constant__ TensorMap y_map,
+         T *__restrict__ y, int64_t B, int64_t D, int64_t H) {
+    product<DOWN_N, DOWN_SPLIT, DOWN_PAIR, DOWN_PIECES, DOWN_RING, false, DOWN_BOXES != 0>(nullptr, down_map, down_map, &y_map, hidden, (int)blocks,
+                                                                                         y, B, D, H);
+}
+
+#else
+
+
+/* Two launches of one product: hidden = silu(x w_gate^T) * (x w_up^T), then y = hidden w_down^T.
+   A block computes a BM x BN tile. Slices of the operands, BK terms deep, come through a ring of STAGES stages in shared
+   memory by cp.async, so that the next ones travel while one is multiplied. Each warp has a WARP_M x WARP_N part of the
+   tile in registers. 16-bit types are multiplied by tensor cores (mma.sync) and added in single precision, f32 by fused
+   multiply-adds. A tile of the first launch has BN / 2 columns of gate and the same BN / 2 of up side by side. */
+
+constexpr int K_STEP = WS_DTYPE_BYTES == 4 ? 4 : 16; /* terms multiplied in a step */
+constexpr int STEPS = BK / WARPS_K / K_STEP;         /* that a warp takes through a stage */
+constexpr int SHARES = STEPS - 1;                    /* in which a stage is sent for, one a step */
+constexpr int UNROLL = PLAIN && WS_DTYPE_BYTES == 2 ? STEPS : 2; /* more gains only there, and takes long to compile */
+static_assert(STEPS % 2 == 0, "the main loop loads one step ahead, in turn into two sets of fragments");
+
+constexpr int CHUNKS = BK / VEC; /* of 16 bytes, in a row of a tile */
+
+/* Where 16-byte chunk `chunk` of row `row` stands in a tile. Chunks of a row are exchanged
+   (swizzled) so that the same chunk of 8 consecutive rows, which is what ldmatrix reads at once, lies in all 32 banks. */
+__device__ int place(int row, int chunk) {
+    const int rows_a_line = CHUNKS >= 8 ? 1 : 8 / CHUNKS;
+    return row * CHUNKS + (chunk ^ (row / rows_a_line % (CHUNKS >= 8 ? 8 : CHUNKS)));
+}
+
+__device__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+/* Starts a copy of BYTES to shared memory: the first `have` from `from`, zeros after them. */
+template <int BYTES> __device__ void copy_async(void *to, const void *from, int have = BYTES) {
+    if (BYTES == 16 && have == 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
+                     "r"(have));
+}
+
+__device__ void end_of_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/* Waits until all but the last PENDING stages have arrived. */
+template <int PENDING> __device__ void wait_for_stage() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+/* A chunk of which only the first `have` elements exist, or whose address is no multiple of 16; zeros follow. It comes in
+   words of 4 bytes where rows have that `alignment`, else element by element (and at once). */
+__device__ __noinline__ void copy_part(uint4 *chunk, const T *from, int have, int alignment) {
+    if (alignment == 0) copy_async<16>(chunk, from, have * sizeof(T));
+    else if (alignment % 4 == 0)
+        for (int at = 0; at < 16; at += 4)
+            copy_async<4>((char *)chunk + at, (const char *)from + at, min(max(have * (int)sizeof(T) - at, 0), 4));
+    else {
+        __align__(16) T piece[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; i++) piece[i] = i < have ? from[i] : T(0);
+        *chunk = *(const uint4 *)piece;
+    }
+}
+
+/* A thread's part in the copying of tiles of ROWS rows: one column of chunks, every STEP-th row. */
+template <int ROWS> struct TileCopy {
+    static constexpr int STEP = THREADS / CHUNKS;
+    static_assert(THREADS % CHUNKS == 0, "a thread copies one column of chunks");
+    const T *from;         /* its first chunk */
+    int64_t stride;        /* elements from one row of the matrix to the next */
+    int64_t rows, columns; /* that the matrix has from the tile's first row, and from this column of chunks, on */
+    int inside;            /* how many rows of the tile, from its first on, are in the matrix */
+
+    __device__ TileCopy(const T *tile, int64_t stride, int64_t rows, int64_t columns)
+        : from(tile + threadIdx.x / CHUNKS * stride + threadIdx.x % CHUNKS * VEC), stride(stride), rows(rows),
+          columns(columns - threadIdx.x % CHUNKS * VEC), inside((rows < ROWS ? (int)rows : ROWS) - (int)threadIdx.x / CHUNKS) {}
+
+    /* Whether the terms are all in the matrix, and its rows aligned. */
+    __device__ bool is_plain() const { return PLAIN || (columns >= VEC && stride * sizeof(T) % 16 == 0); }
+    /* Starts one of SHARES shares of such a tile. Rows that do not exist stay as they are in shared memory: what they are
+       multiplied to is never stored. */
+    __device__ void start(uint4 *tile, int share) const {
+        const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
+#pragma unroll
+        for (int i = share * STEP; i < ROWS; i += SHARES * STEP)
+            if ((PLAIN && ROWS % STEP == 0) || i < inside) {
+                /* The same, but the first is cheaper: swizzles repeat every 8 rows. */
+                const int at = STEP % 8 == 0 ? place(first, chunk) + i * CHUNKS : place(first + i, chunk);
+                copy_async<16>(tile + at, from + i * stride);
+            }
+    }
+    /* The same of any tile; what is not in the matrix is zero. */
+    __device__ void start_any(uint4 *tile, int share) const {
+        const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
+        const int have = columns >= VEC ? VEC : columns > 0 ? (int)columns : 0;
+#pragma unroll 1
+        for (int i = share * STEP; first + i < ROWS; i += SHARES * STEP)
+            copy_part(tile + place(first + i, chunk), from + i * stride, first + i < rows ? have : 0,
+                      (int)(stride * sizeof(T) % 16));
+    }
+    __device__ void stop() { rows = inside = 0; }
+    __device__ void next() { from += BK, columns -= BK; }
+};
+
+#if WS_F32
+
+constexpr int TM = WARP_M / 8, TN = WARP_N / 4;
+
+/* A warp's lanes stand 8 x 4 over its tile. Sum i * TN + j of a lane is at this row and column of it. */
+__device__ int row_of(int sum) { return sum / TN * 8 + threadIdx.x % 32 / 4; }
+__device__ int column_of(int sum) {
+    return sum % TN * 4 + threadIdx.x % 4;
+}
+
+/* What a lane needs for 4 terms of its sums. */
+struct Fragments {
+    float a[TM][4], b[TN][4];
+
+    __device__ void load(const uint4 *a_tile, const uint4 *b_tile, int row, int column, int step) {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < TM; i++)
+            *(uint4 *)a[i] = a_tile[place(row + i * 8 + lane / 4, step)];
+#pragma unroll
+        for (int j = 0; j < TN; j++)
+            *(uint4 *)b[j] = b_tile[place(column + j * 4 + lane % 4, step)];
+    }
+
+    __device__ void multiply(float *sums) const {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int i = 0; i < TM; i++)
+#pragma unroll
+                for (int j = 0; j < TN; j++) sums[i * TN + j] = fmaf(a[i][k], b[j][k], sums[i * TN + j]);
+    }
+};
+
+#else
+
+constexpr int TM = WARP_M / 16, TN = WARP_N / 8;
+
+/* Tensor cores deal the 16 x 8 sums of a product out to the lanes in four: two neighbours, and two neighbours 8 rows below. */
+__device__ int row_of(int sum) { return sum / (4 * TN) * 16 + sum % 4 / 2 * 8 + threadIdx.x % 32 / 4; }
+__device__ int column_of(int sum) { return sum / 4 % TN * 8 + threadIdx.x % 4 * 2 + sum % 2; }
+
+/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
+__device__ void load_matrices(uint32_t *to, const uint4 *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
+}
+
+/* What a warp needs for 16 terms of its sums. */
+struct Fragments {
+    uint32_t a[TM][4], b[TN][2];
+
+    __device__ void load(const uint4 *a_tile, const uint4 *b_tile, int row, int column, int step) {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < TM; i++)
+            load_matrices(a[i], a_tile + place(row + i * 16 + lane % 16, step * 2 + lane / 16));
+#pragma unroll
+        for (int j = 0; j < TN; j += 2) {
+            const int n = column + j * 8 + lane / 16 * 8 + lane % 8;
+            load_matrices(b[j], b_tile + place(n, step * 2 + lane / 8 % 2));
+        }
+    }
+
+    __device__ void multiply(float *sums) const {
+#pragma unroll
+        for (int i = 0; i < TM; i++)
+#pragma unroll
+            for (int j = 0; j < TN; j++) {
+                float *s = sums + (i * TN + j) * 4;
+#if WS_F16
+                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#else
+                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#endif
+                    : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
+                    : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]), "r"(b[j][0]), "r"(b[j][1]));
+            }
+    }
+};
+
+#endif
+
+constexpr int SUMS = WARP_M * WARP_N / 32; /* of each lane */
+
+/* Adds up a tile's products and leaves them in shared memory, a sum of WARPS_K parts: part k of (i, j) is at
+   [(k * BM + i) * WIDTH + j]. `a` points at the first row, `b` at the first row of the tile's columns; rows are `terms`
+   long. With GATED, the second half of the columns is taken from `b2`. */
+constexpr int WIDTH = BN + 8; /* 8 words more keep a warp's 8 rows in different banks */
+
+template <bool GATED>
+__device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b2, int64_t columns, int64_t terms) {
+    extern __shared__ uint4 stages[];
+    constexpr int STAGE = STAGE_BYTES / 16, B_AT = BM * CHUNKS;
+    const int warp = threadIdx.x / 32, part = warp / WARPS_MN;
+    const int row = warp % WARPS_MN / (BN / WARP_N) * WARP_M, column = warp % (BN / WARP_N) * WARP_N;
+
+    const int slices = (int)((terms + BK - 1) / BK);
+    TileCopy<BM> copy_a(a, terms, rows, terms);
+    TileCopy<GATED ? BN / 2 : BN> copy_b(b, terms, columns, terms), copy_b2(b2, terms, columns, terms);
+    uint4 *filling = stages, *const ring_end = stages + STAGES * STAGE;
+    int to_copy = slices;
+    auto start_copy = [&](int share) {
+        if (copy_a.is_plain()) copy_a.start(filling, share);
+        else copy_a.start_any(filling, share);
+        if (copy_b.is_plain()) {
+            copy_b.start(filling + B_AT, share);
+            if (GATED) copy_b2.start(filling + B_AT + BN / 2 * CHUNKS, share);
+        } else {
+            copy_b.start_any(filling + B_AT, share);
+            if (GATED) copy_b2.start_any(filling + B_AT + BN / 2 * CHUNKS, share);
+        }
+    };
+    auto next_copy = [&] {
+        end_of_stage();
+        copy_a.next(), copy_b.next(), copy_b2.next();
+        filling = filling + STAGE == ring_end ? stages : filling + STAGE;
+        if (--to_copy == 0) copy_a.stop(), copy_b.stop(), copy_b2.stop();
+    };
+#pragma unroll 1
+    for (int slice = 0; slice < STAGES - 1; slice++) {
+        for (int share = 0; share < SHARES; share++)
+            if (!PLAIN || slice < slices) start_copy(share);
+        next_copy();
+    }
+    wait_for_stage<STAGES - 2>();
+    __syncthreads();
+
+    /* While one step is multiplied, the fragments of the next are loaded (at a slice's last step, those of the next slice),
+       and a share of the slice after those in flight is sent for. */
+    float sums[SUMS] = {};
+    Fragments fragments[2];
+    fragments[0].load(stages, stages + B_AT, row, column, part * STEPS);
+    const uint4 *reading = stages;
+    for (int slice = 0; slice < slices; slice++) {
+#pragma unroll UNROLL
+        for (int step = 0; step < STEPS; step++) {
+            if (step == STEPS - 1) {
+                wait_for_stage<STAGES - 2>();
+                __syncthreads(); /* the next slice is there for all, and nobody reads this one any more */
+                reading = reading + STAGE == ring_end ? stages : reading + STAGE;
+            }
+            fragments[(step + 1) % 2].load(reading, reading + B_AT, row, column, part * STEPS + (step + 1) % STEPS);
+            if (step < SHARES && (!PLAIN || slice + STAGES - 1 < slices)) start_copy(step);
+            if (step == SHARES - 1) next_copy();
+            fragments[step % 2].multiply(sums);
+        }
+    }
+
+    wait_for_stage<0>();
+    __syncthreads();
+    float *results = (float *)stages;
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        results[(part * BM + row + row_of(i)) * WIDTH + column + column_of(i)] = sums[i];
+    __syncthreads();
+    return results;
+}
+
+__device__ float total(const float *result) {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < WARPS_K; k++) sum += result[k * BM * WIDTH];
+    return sum;
+}
+
+/* Stores the first `have` of VEC elements, all at once where rows of `c` are aligned. */
+__device__ void store_piece(T *c, const T *piece, int64_t have, bool aligned) {
+    if (aligned) *(uint4 *)c = *(const uint4 *)piece;
+    else
+#pragma unroll
+        for (int e = 0; e < VEC; e++)
+            if (e < have) c[e] = piece[e];
+}
+
+/* Which tile this block computes: in groups of GROUP rows of tiles, down the columns of a group. */
+__device__ void choose_tile(int64_t tiles_m, int64_t tiles_n, int64_t &i, int64_t &j) {
+    const int64_t group = blockIdx.x / (GROUP * tiles_n) * GROUP, within = blockIdx.x % (GROUP * tiles_n);
+    const int64_t height = min((int64_t)GROUP, tiles_m - group);
+    i = group + within % height;
+    j = within / height;
+}
+
+/* A product of two sums can exceed the largest half, 65504, where y does not: halves are kept at a quarter. */
+#if WS_F16
+constexpr float SCALE = 0.25f;
+#else
+constexpr float SCALE = 1.0f;
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gate_and_up(const T *__restrict__ x, const T *__restrict__ w_gate, const T *__restrict__ w_up, T *__restrict__ hidden,
+            int64_t B, int64_t D, int64_t H) {
+    constexpr int COLUMNS = BN / 2;
+    int64_t i0, j0;
+    choose_tile((B + BM - 1) / BM, (H + COLUMNS - 1) / COLUMNS, i0, j0);
+    i0 *= BM, j0 *= COLUMNS;
+    const float *results = multiply_tile<true>(x + i0 * D, B - i0, w_gate + j0 * D, w_up + j0 * D, H - j0, D);
+    for (int piece = threadIdx.x; piece < BM * COLUMNS / VEC; piece += THREADS) {
+        const int i = piece / (COLUMNS / VEC), j = piece % (COLUMNS / VEC) * VEC;
+        if (i >= B - i0 || j >= H - j0) continue;
+        __align__(16) T out[VEC];
+#pragma unroll
+        for (int e = 0; e < VEC; e++) {
+            const float gate = total(results + i * WIDTH + j + e), up = total(results + i * WIDTH + COLUMNS + j + e);
+            out[e] = ws_store(gate / (1.0f + expf(-gate)) * up * SCALE);
+        }
+        store_piece(hidden + (i0 + i) * H + j0 + j, out, H - j0 - j, H % VEC == 0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+down(const T *__restrict__ hidden, const T *__restrict__ w_down, T *__restrict__ y, int64_t B, int64_t D, int64_t H) {
+    int64_t i0, j0;
+    choose_tile((B + BM - 1) / BM, (D + BN - 1) / BN, i0, j0);
+    i0 *= BM, j0 *= BN;
+    const float *results = multiply_tile<false>(hidden + i0 * H, B - i0, w_down + j0 * H, nullptr, D - j0, H);
+    for (int piece = threadIdx.x; piece < BM * BN / VEC; piece += THREADS) {
+        const int i = piece / (BN / VEC), j = piece % (BN / VEC) * VEC;
+        if (i >= B - i0 || j >= D - j0) continue;
+        __align__(16) T out[VEC];
+#pragma unroll
+        for (int e = 0; e < VEC; e++) out[e] = ws_store(total(results + i * WIDTH + j + e) / SCALE);
+        store_piece(y + (i0 + i) * D + j0 + j, out, D - j0 - j, D % VEC == 0);
+    }
+}
+
+#endif
