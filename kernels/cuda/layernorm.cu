@@ -4,10 +4,13 @@ dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]
 [tune]
 THREADS = { value = 256, choices = [64, 128, 256, 512] }   # threads in a block, where a row needs no more
-HELD    = { value = 8,   choices = [1, 2, 4, 8] }          # 16-byte pieces a thread keeps; as many threads share a row as it needs
+HELD    = { value = 8,   choices = [1, 2, 4, 8, 9] }       # 16-byte pieces a thread keeps; as many threads share a row as it needs
 [let]
 VEC   = "16 / dtype_bytes"
 STAGE = "40960"                                            # bytes of weights and biases that a block copies to shared memory
+[[variant]]    # long rows: up to 512 threads a block, so that two share a multiprocessor, and one reads while the other writes
+when = "dim * dtype_bytes > 65536 && dim * dtype_bytes <= 73728"
+tune = { HELD = 9 }
 [[launch]]    # threads of a block: along x those of a row, whole warps, along y rows
 kernel = "layernorm"
 block  = ["min(1024, ceil_div(dim, 32 * HELD * VEC) * 32)", "max(1, THREADS / min(1024, ceil_div(dim, 32 * HELD * VEC) * 32))"]

@@ -3,27 +3,41 @@ op = "softmax"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]
 [tune]
-THREADS = { value = 256, choices = [64, 128, 256, 512] }   # threads in a block, where a row needs no more
-HELD    = { value = 4,   choices = [1, 2, 4, 8] }          # 16-byte pieces a thread keeps; as many threads share a row as it needs
+THREADS = { value = 128, choices = [64, 128, 256, 512] }   # threads in a block, where a row needs no more
+HELD    = { value = 8,   choices = [1, 2, 4, 8] }          # 16-byte pieces a thread keeps; as many threads share a row as it needs
 [let]
-VEC = "16 / dtype_bytes"
-[[variant]]    # 1024 threads keep 128 KiB; the rest of a row is read twice
-when = "cols * dtype_bytes > 65536"
-tune = { HELD = 8 }
-[[launch]]    # threads of a block: along x those of a row, whole warps, along y rows
+VEC    = "16 / dtype_bytes"
+PIECES = "ceil_div(cols, VEC)"
+LANES  = "min(1024, PIECES <= 8 * HELD ? 8 : PIECES <= 16 * HELD ? 16 : ceil_div(PIECES, 32 * HELD) * 32)"   # threads of a row
+ROWS   = "max(1, THREADS / LANES)"                         # rows of a block
+[[variant]]    # short rows: fewer pieces a thread, so that there are enough threads; several share a warp
+when = "cols * dtype_bytes <= 1024"
+tune = { HELD = 2, THREADS = 256 }
+[[variant]]
+when = "cols * dtype_bytes <= 2048"
+tune = { HELD = 4, THREADS = 256 }
+[[launch]]
 kernel = "softmax"
-block  = ["min(1024, ceil_div(cols, 32 * HELD * VEC) * 32)", "max(1, THREADS / min(1024, ceil_div(cols, 32 * HELD * VEC) * 32))"]
-grid   = ["ceil_div(rows, max(1, THREADS / min(1024, ceil_div(cols, 32 * HELD * VEC) * 32)))"]
+block  = ["LANES", "ROWS"]
+grid   = ["ceil_div(rows, ROWS)"]
 args   = ["x", "y", "rows", "cols"]
 ---*/
 
-/* The threads of a row load it 16 bytes at a time and keep it; maximum and sum are found in one go (online softmax: Milakov
+/* Bound by memory, and by exponentials where a block reads, computes and writes with nobody beside it: so a thread keeps as much
+   of a row as 64 registers allow (128 bytes), and several blocks share a multiprocessor.
+   The threads of a row load it 16 bytes at a time and keep it; maximum and sum are found in one go (online softmax: Milakov
    and Gimelshein 2018). Rows of odd length start at any address, so the elements before the first and after the last
    aligned piece, at most 2 VEC - 2 of them, are taken one by one. */
 
 struct __align__(16) Piece {
     T of[VEC];
 };
+
+/* Lets the compiler unpack a piece anew: unpacked from one use to the next, it would take twice the registers. */
+__device__ void keep_packed(Piece &piece) {
+    uint4 &words = *(uint4 *)&piece;
+    asm("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}
 
 /* e^x for x <= 0. What is below the normal range, 2^-126 of a row's largest, becomes zero. */
 __device__ float exponential(float x) {
@@ -57,13 +71,17 @@ __device__ Piece weighed(const Piece &piece, float shift, float share) {
 
 /* From each thread's maximum, and sum of exponentials below it, to those of the row: the same bits in all its threads. */
 __device__ void join_row(float &top, float &sum) {
+    const int lanes = blockDim.x, warps = lanes / 32;
     float highest = top;
-    for (int step = 16; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, step));
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        if (step < lanes) highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, step));
     sum *= exponential(top - shift_for(highest));
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        if (step < lanes) sum += __shfl_xor_sync(0xffffffff, sum, step);
     top = highest;
-    const int warps = blockDim.x / 32;
-    if (warps == 1) return;
+    if (warps <= 1) return;
     __shared__ float tops[32], sums[32];
     const int first = threadIdx.y * warps;
     if (threadIdx.x % 32 == 0) {
@@ -105,7 +123,11 @@ softmax(const T *__restrict__ x, T *__restrict__ y, int64_t rows, int64_t cols) 
     const float so_far = shift_for(top);
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        if (lane + i * lanes < kept) sum += sum_of(held[i], so_far);
+        if (lane + i * lanes < kept) {
+            keep_packed(held[i]);
+            sum += sum_of(held[i], so_far);
+            keep_packed(held[i]);
+        }
 #pragma unroll 1
     for (int i = lane; i < singles; i += lanes)
         sum += exponential(ws_load(x[i < before ? i : i + pieces * VEC]) - so_far);

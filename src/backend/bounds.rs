@@ -145,6 +145,11 @@ impl Bounds {
         (y - r).abs() / bound
     }
 
+    /// Whether a value is so far from zero that nothing of it may be lost there.
+    pub(super) fn is_normal(&self, r: f64) -> bool {
+        r.is_finite() && r.abs() >= 2048.0 * self.s
+    }
+
     /// An rms error as a multiple of its bound, `level` being the L in force.
     pub(super) fn rms_ratio(&self, sums: &Sums, level: f64) -> f64 {
         if sums.count == 0.0 {

@@ -115,7 +115,7 @@ impl Bounds {
             // The oracle's terms of a finite value are finite; were they not, any value would pass.
             let terms = if terms.is_finite() { terms } else { r.abs() };
             let ratio = finite(self.element(y, r, terms, row_term));
-            if self.misrounded.is_some() && r.is_finite() {
+            if self.misrounded.is_some() && self.is_normal(r) {
                 stats.misrounded += u64::from(y != stored.nearest(r));
             }
             if y.is_finite() && r.abs() <= self.largest {
