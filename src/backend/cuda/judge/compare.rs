@@ -1,12 +1,12 @@
 //! Candidate against oracle, where both are: every element, by the rules of `backend::bounds`.
 
-use super::super::driver::{Arguments, CudaError};
+use super::super::driver::{Access, Arguments, CudaError};
 use super::arena::{Arena, words};
 use super::desk::{Desk, THREADS, place};
 use super::oracle::{ExpectedTensor, Oracle};
 use super::words::{Words, number};
 use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, told_apart};
-use crate::backend::{CaseMemory, Span};
+use crate::backend::{CaseMemory, Region, Span};
 use crate::evaluation::{ErrorStats, WorstOutputs};
 use crate::op::{Role, Stored};
 
@@ -82,6 +82,10 @@ pub fn compare(
         judged.push(Judged { name, span: *span, stored, elements, bounds, layout });
     }
     let scratch = judged.iter().map(|one| one.layout.scratch()).max().unwrap_or(0);
+    [Region::Inputs, Region::Outputs]
+        .into_iter()
+        .try_for_each(|region| arena.ground().reach(region, Access::Read))
+        .map_err(text)?;
     let inputs: Vec<Option<u64>> =
         memory.inputs(copy).iter().map(|span| span.as_ref().map(|span| arena.address(span))).collect();
     let expected = oracle.expected(case, &inputs, seed, scratch)?;
