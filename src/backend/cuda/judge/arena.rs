@@ -227,13 +227,7 @@ impl Arenas for Arena {
     }
 
     fn reset(&mut self) {
-        if self.ground.placing() == Placing::Fenced {
-            self.ground.unmap();
-        }
-        for region in [Region::Inputs, Region::Outputs] {
-            self.ground.set_used(region, 0);
-            self.ground.set_filled(region, (0, 0));
-        }
+        self.ground.reset();
         self.recorded.clear();
     }
 

@@ -75,8 +75,12 @@ pub(super) mod place {
     pub(in super::super) const RECORDED: u64 = 128 << 10;
     /// How many of them there may be.
     pub(in super::super) const MOST_RECORDED: usize = 1 << 18;
+    /// Expected values where there are few: opened and sealed together with the rest.
+    pub(super) const FEW: u64 = RECORDED + 16 * MOST_RECORDED as u64;
+    /// How many bytes of them.
+    pub(super) const MOST_FEW: usize = 56 << 20;
     /// All of it.
-    pub(super) const END: u64 = RECORDED + 16 * MOST_RECORDED as u64;
+    pub(super) const END: u64 = FEW + MOST_FEW as u64;
 }
 
 /// Compiles one trusted text (a name for messages, the text) for the device to a cubin.
@@ -201,6 +205,7 @@ impl Desk {
 
     /// Writes rubbish behind the buffers of an arena, as far as a kernel can reach there, unless it is there.
     fn fill_rests(&self, ground: &Ground) -> Result<(), CudaError> {
+        ground.fit()?;
         for region in [Region::Inputs, Region::Outputs] {
             let guarded = region == Region::Outputs || self.only_reading.get() != Some(true);
             if guarded && ground.filled(region) != ground.rest(region) {
@@ -286,6 +291,9 @@ impl Desk {
 
     /// The address of `bytes` bytes for expected values, open. What was there before may be gone.
     pub(super) fn store(&self, bytes: usize) -> Result<u64, CudaError> {
+        if bytes <= place::MOST_FEW {
+            return self.paper(place::FEW);
+        }
         let mut store = self.store.borrow_mut();
         if store.as_ref().is_none_or(|vault| vault.bytes() < bytes) {
             // The old one goes first: both together might not fit.

@@ -4,8 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::super::driver::{Access, Addresses, CudaError, Gpu, Mapping};
-use super::pool::{Pool, pieces};
+use super::pool::Pool;
 use crate::backend::{Placing, Region};
+
+/// Granules that a region may have beyond twice what it needs: less is not worth another mapping.
+const SPARE: usize = 8;
 
 /// Both regions of an arena, as the arena, its hosts and the desk see them.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ struct Space {
     used: Cell<usize>,
     /// What is behind them, up to the end of the last piece that holds any of them: where rubbish was last written.
     rest: Cell<(usize, usize)>,
+    /// Whether nothing was written since all buffers were forgotten: other memory would do as well.
+    fresh: Cell<bool>,
 }
 
 /// Whether this process's driver lets memory be only read; asked of it once.
@@ -41,7 +46,8 @@ impl OnlyReading {
 }
 
 impl Ground {
-    /// Ranges of these bytes. Where buffers lie side by side, memory is mapped at once; where each is fenced, with its buffer.
+    /// Ranges of these bytes. Where buffers lie side by side, memory for all of it is mapped at once, so that a lack of it shows;
+    /// where each is fenced, with its buffer.
     pub(super) fn new(
         gpu: &Gpu,
         pool: &Rc<Pool>,
@@ -82,15 +88,28 @@ impl Ground {
         self.space(region).map(offset, bytes)
     }
 
-    /// Takes the memory of all fenced buffers away.
-    pub(super) fn unmap(&self) {
-        self.inputs.unmap();
-        self.outputs.unmap();
+    /// Forgets all buffers.
+    pub(super) fn reset(&self) {
+        for space in [&self.inputs, &self.outputs] {
+            if self.placing == Placing::Fenced {
+                space.unmap();
+            }
+            space.used.set(0);
+            space.rest.set((0, 0));
+            space.fresh.set(true);
+        }
+    }
+
+    /// Maps as much as the buffers need.
+    pub(super) fn fit(&self) -> Result<(), CudaError> {
+        self.inputs.fit(self.placing)?;
+        self.outputs.fit(self.placing)
     }
 
     /// Lets the judge do in a region what `least` says, at least.
     pub(super) fn reach(&self, region: Region, least: Access) -> Result<(), CudaError> {
         let space = self.space(region);
+        space.fit(self.placing)?;
         let short = |mapping: &Mapping| mapping.access() < least;
         if space.needed(self.placing) == 0 || !space.mapped.borrow().iter().take(space.needed(self.placing)).any(short)
         {
@@ -101,6 +120,7 @@ impl Ground {
 
     /// Leaves a candidate what is its own: inputs to read, outputs and scratch to write, and nothing behind them.
     pub(super) fn seal(&self, only_reading: &OnlyReading) -> Result<(), CudaError> {
+        self.fit()?;
         if only_reading.0.get() != Some(false) {
             match self.inputs.protect(self.placing, Access::Read) {
                 Ok(()) => only_reading.0.set(Some(true)),
@@ -160,6 +180,7 @@ impl Space {
             mapped: RefCell::default(),
             used: Cell::new(0),
             rest: Cell::default(),
+            fresh: Cell::new(true),
         };
         if mapped {
             space.map(0, bytes)?;
@@ -169,12 +190,25 @@ impl Space {
 
     /// Maps `bytes`, a multiple of the granule, from `offset` on, behind everything that is mapped.
     fn map(&self, offset: usize, bytes: usize) -> Result<(), CudaError> {
-        let granule = self.pool.granule();
-        let mut at = offset;
-        for piece in pieces(bytes / granule) {
-            let mapping = self.pool.take(piece * granule)?.map(&self.range, at)?;
+        let mapping = self.pool.take(&(bytes..=bytes))?.map(&self.range, offset)?;
+        self.mapped.borrow_mut().push(mapping);
+        Ok(())
+    }
+
+    /// Maps as much as buffers side by side need. What was mapped for other buffers stays unless it is much more.
+    fn fit(&self, placing: Placing) -> Result<(), CudaError> {
+        let needed = self.used.get().next_multiple_of(self.pool.granule());
+        if placing == Placing::Fenced || needed == 0 {
+            return Ok(());
+        }
+        let there = self.mapped.borrow().iter().map(Mapping::bytes).sum::<usize>();
+        let most = (2 * needed + SPARE * self.pool.granule()).min(self.range.bytes());
+        if self.fresh.replace(false) && !(needed..=most).contains(&there) {
+            self.unmap();
+            let mapping = self.pool.take(&(needed..=most))?.map(&self.range, 0)?;
             self.mapped.borrow_mut().push(mapping);
-            at += piece * granule;
+        } else if there < needed {
+            self.map(there, needed - there)?;
         }
         Ok(())
     }

@@ -1,22 +1,23 @@
 //! Physical memory kept for the next arena. While it is kept, no address leads to it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use super::super::driver::{CudaError, Gpu, Physical};
 
 /// No more than this is kept, bytes.
 const MOST_KEPT: usize = 16 << 30;
-/// The largest piece, in granules (128 MiB on today's devices).
-const LARGEST: usize = 64;
+/// In no more pieces.
+const PIECES: usize = 8;
 
-/// Pieces of memory that nobody uses, by size.
+/// Pieces of memory that nobody uses.
 #[derive(Debug)]
 pub(super) struct Pool {
     gpu: Gpu,
     /// Sizes are multiples of it, bytes.
     granule: usize,
-    kept: RefCell<BTreeMap<usize, Vec<Physical>>>,
+    /// The smallest first.
+    kept: RefCell<Vec<Physical>>,
 }
 
 impl Pool {
@@ -30,71 +31,45 @@ impl Pool {
         self.granule
     }
 
-    /// A piece of `bytes`: one that was kept, else a new one.
-    pub(super) fn take(&self, bytes: usize) -> Result<Physical, CudaError> {
-        if let Some(kept) = self.kept.borrow_mut().get_mut(&bytes).and_then(Vec::pop) {
-            return Ok(kept);
+    /// A piece of so many bytes: the smallest that was kept and is large enough, else a new one of the least size.
+    ///
+    /// A change of access costs about as much for a large piece as for a small one (some 40 µs), so memory is as few pieces as
+    /// can be.
+    pub(super) fn take(&self, bytes: &RangeInclusive<usize>) -> Result<Physical, CudaError> {
+        let fits = self.kept.borrow().iter().position(|piece| bytes.contains(&piece.bytes()));
+        if let Some(fits) = fits {
+            return Ok(self.kept.borrow_mut().remove(fits));
         }
-        self.gpu.physical(bytes).or_else(|error| {
+        self.gpu.physical(*bytes.start()).or_else(|error| {
             if !error.is_out_of_memory() {
                 return Err(error);
             }
             // What is kept has other sizes.
             self.clear();
-            self.gpu.physical(bytes)
+            self.gpu.physical(*bytes.start())
         })
     }
 
-    /// Keeps a piece for the next arena.
+    /// Keeps a piece for the next arena; others make room for it, the smallest first.
     pub(super) fn keep(&self, piece: Physical) {
-        if self.kept_bytes() + piece.bytes() <= MOST_KEPT {
-            self.kept.borrow_mut().entry(piece.bytes()).or_default().push(piece);
+        if piece.bytes() > MOST_KEPT {
+            return;
+        }
+        let mut kept = self.kept.borrow_mut();
+        let place = kept.partition_point(|other| other.bytes() < piece.bytes());
+        kept.insert(place, piece);
+        while kept.len() > PIECES || kept.iter().map(Physical::bytes).sum::<usize>() > MOST_KEPT {
+            kept.remove(0);
         }
     }
 
     /// Bytes that are kept.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.kept.borrow().iter().map(|(bytes, pieces)| bytes * pieces.len()).sum()
+        self.kept.borrow().iter().map(Physical::bytes).sum()
     }
 
     /// Gives back what is kept.
     pub(super) fn clear(&self) {
         self.kept.borrow_mut().clear();
-    }
-}
-
-/// Sizes of the pieces that make up `granules`, in granules. Small ones come first, each as large as all before it, so that what
-/// is used of the memory ends close to the end of a piece; all are powers of two, so that pieces fit again.
-pub(super) fn pieces(granules: usize) -> Vec<usize> {
-    let mut sizes = Vec::new();
-    let (mut left, mut next) = (granules, 1);
-    while left >= next {
-        sizes.push(next);
-        left -= next;
-        // 1, 1, 2, 4, …: the sum before a piece is its size.
-        next = if sizes.len() == 1 { 1 } else { (2 * next).min(LARGEST) };
-    }
-    while left > 0 {
-        let size = 1 << left.ilog2();
-        sizes.push(size);
-        left -= size;
-    }
-    sizes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_make_up_what_is_wanted_and_no_more() {
-        for granules in (0..700).chain([4096, 100_001]) {
-            let sizes = pieces(granules);
-            assert_eq!(sizes.iter().sum::<usize>(), granules);
-            assert!(sizes.iter().all(|size| size.is_power_of_two() && *size <= LARGEST), "{sizes:?}");
-        }
-        assert_eq!(pieces(8), [1, 1, 2, 4]);
-        assert_eq!(pieces(13), [1, 1, 2, 4, 4, 1]);
-        assert!(pieces(100_001).len() < 1700);
     }
 }

@@ -53,7 +53,8 @@ __device__ __forceinline__ double ws_max(double ws_v) {
 
 #define WS_PASS(name) \
     __device__ __forceinline__ void ws_pass_##name(const ws_all &ws_context, const int64_t WS_ITEM, const int64_t ws_slot)
-#define WS_EACH(j, n) for (int64_t j = ws_lane(), ws_end_##j = (n); j < ws_end_##j; j += 32)
+// Several at a time, so that a warp does not wait for each by itself.
+#define WS_EACH(j, n) _Pragma("unroll 4") for (int64_t j = ws_lane(), ws_end_##j = (n); j < ws_end_##j; j += 32)
 // `Dtype::underflow` of the case's dtype.
 #define WS_UNDERFLOW (ws_context.stored == 0 ? 2.98023223876953125e-8 : 1.1754943508222875e-38)
 #define ws_get(h, i) (ws_values_##h[i])
