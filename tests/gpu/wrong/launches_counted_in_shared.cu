@@ -1,6 +1,6 @@
 /*---
 # expect: reject
-# why: shared memory keeps what an earlier launch left there: after forty launches only half of each row is summed.
+# why: shared memory keeps what an earlier launch left there: after a few launches only half of each row is summed.
 #      In the stages nothing is left by luck, so this can show in timing only
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
@@ -21,7 +21,7 @@ extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long 
         kept[1] = kept[1] + 1;
     }
     __syncthreads();
-    const bool late = kept[1] > 40;
+    const bool late = kept[1] > 5;
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
         const T *from = x + row * cols;
         T *to = y + row * cols;

@@ -10,6 +10,9 @@ use crate::backend::{Placing, Region};
 /// Granules that a region may have beyond twice what it needs: less is not worth another mapping.
 const SPARE: usize = 8;
 
+/// Addresses behind each region that lead nowhere, bytes: what reads far past the end does not find another region.
+const NOWHERE: usize = 64 << 20;
+
 /// Both regions of an arena, as the arena, its hosts and the desk see them.
 #[derive(Debug)]
 pub(in super::super) struct Ground {
@@ -24,6 +27,8 @@ struct Space {
     gpu: Gpu,
     pool: Rc<Pool>,
     range: Rc<Addresses>,
+    /// Bytes that may be mapped, from the beginning of the range.
+    bytes: usize,
     /// In the order of their addresses.
     mapped: RefCell<Vec<Mapping>>,
     /// Bytes from its beginning that buffers and their red zones take.
@@ -70,7 +75,7 @@ impl Ground {
 
     /// Bytes of a region.
     pub(super) fn bytes(&self, region: Region) -> usize {
-        self.space(region).range.bytes()
+        self.space(region).bytes
     }
 
     /// Bytes of a region that are used.
@@ -176,7 +181,8 @@ impl Space {
         let space = Self {
             gpu: gpu.clone(),
             pool: Rc::clone(pool),
-            range: gpu.addresses(bytes)?,
+            range: gpu.addresses(bytes + NOWHERE.next_multiple_of(pool.granule()))?,
+            bytes,
             mapped: RefCell::default(),
             used: Cell::new(0),
             rest: Cell::default(),
@@ -202,7 +208,7 @@ impl Space {
             return Ok(());
         }
         let there = self.mapped.borrow().iter().map(Mapping::bytes).sum::<usize>();
-        let most = (2 * needed + SPARE * self.pool.granule()).min(self.range.bytes());
+        let most = (2 * needed + SPARE * self.pool.granule()).min(self.bytes);
         if self.fresh.replace(false) && !(needed..=most).contains(&there) {
             self.unmap();
             let mapping = self.pool.take(&(needed..=most))?.map(&self.range, 0)?;
