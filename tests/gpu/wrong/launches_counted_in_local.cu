@@ -17,7 +17,7 @@ extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long 
     if (left[at] != 0x5eed1234) left[at + 1] = 0;
     left[at] = 0x5eed1234;
     left[at + 1] = left[at + 1] + 1;
-    const long long all = left[at + 1] > 4000 ? (cols + 1) / 2 : cols;
+    const long long all = left[at + 1] > 300 ? (cols + 1) / 2 : cols;
     __shared__ float part[256];
     const T *from = x + blockIdx.x * cols;
     T *to = y + blockIdx.x * cols;

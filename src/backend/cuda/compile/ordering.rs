@@ -38,7 +38,8 @@ pub(super) fn check(statements: &[Statement<'_>]) -> Result<BTreeSet<String>, St
 /// the other blocks.
 fn unfenced(name: &str, function: &[Statement<'_>]) -> Result<(), String> {
     let instructions: Vec<Instruction<'_>> = function.iter().map(|statement| Instruction::of(statement.text)).collect();
-    if instructions.iter().any(orders) {
+    let counts = |one: &Instruction<'_>| one.kind() == "atom" && !one.has("shared");
+    if !instructions.iter().any(counts) || instructions.iter().any(orders) {
         return Ok(());
     }
     let whose = origins(function, &instructions);

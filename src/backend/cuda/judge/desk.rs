@@ -226,7 +226,14 @@ impl Desk {
 
     /// Two ranges of addresses for an arena.
     pub(super) fn ground(&self, bytes: [usize; 2], placing: Placing) -> Result<Rc<Ground>, CudaError> {
-        let ground = Rc::new(Ground::new(&self.gpu, &self.pool, bytes, placing)?);
+        let ground = || Ground::new(&self.gpu, &self.pool, bytes, placing);
+        let ground = Rc::new(ground().or_else(|error| {
+            // What was expected of an earlier case is not needed any more.
+            if !error.is_out_of_memory() || self.store.borrow_mut().take().is_none() {
+                return Err(error);
+            }
+            ground()
+        })?);
         let mut grounds = self.grounds.borrow_mut();
         grounds.retain(|known| known.strong_count() > 0);
         grounds.push(Rc::downgrade(&ground));
