@@ -163,7 +163,7 @@ fn read(log: &Path) -> std::io::Result<String> {
 /// The first error that a log tells of, with where it is in the kernel.
 fn found(log: &str) -> Option<String> {
     let lines: Vec<&str> = log.lines().filter_map(|line| line.strip_prefix("=========")).collect();
-    let begins = |line: &&str| {
+    let begins = |line: &&str| -> bool {
         let text = line.trim_start();
         // What belongs to an error is indented further.
         line.len() - text.len() == 1
@@ -171,7 +171,7 @@ fn found(log: &str) -> Option<String> {
                 .iter()
                 .any(|begin| text.starts_with(begin))
     };
-    let at = lines.iter().position(|line| begins(&line))?;
+    let at = lines.iter().position(begins)?;
     let more = lines[at + 1..].iter().take_while(|line| line.starts_with("  ")).take(2).map(|line| line.trim());
     let words: Vec<&str> = std::iter::once(lines[at].trim()).chain(more).collect();
     Some(words.join(" "))

@@ -230,7 +230,7 @@ impl Oracle {
                     let count = self.op.size(&items.name, &items.items, state.shape).map_err(|e| e.to_string())?;
                     let arguments = Arguments::new()
                         .bytes(&self.context(state, &[]))
-                        .bytes(&ranges(&[0..count]))
+                        .bytes(&ranges(std::slice::from_ref(&(0..count))))
                         .long(count as i64);
                     self.run(items, count as u64, &arguments).map_err(text)?;
                 }
