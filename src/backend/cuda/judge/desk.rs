@@ -157,9 +157,8 @@ impl Desk {
         };
         gpu.memset(desk.flush.ptr(), 0x3c, desk.flush.bytes()).map_err(text)?;
         // Where the driver cannot, a candidate could leave notes there; a kernel that knows where does not find it by chance.
-        match desk.flush.only_read() {
-            Err(CudaError::Lost(why)) => return Err(why),
-            Ok(()) | Err(_) => {}
+        if let Err(CudaError::Lost(why)) = desk.flush.only_read() {
+            return Err(why);
         }
         Ok(Rc::new(desk))
     }
