@@ -82,3 +82,41 @@ fn the_kernels_that_the_judge_is_tried_on_are_kernel_files_and_say_what_they_exp
         kernel.check_against(&operation(&kernel.front.op)).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
+
+/// What is read off the compiled text of files in `tests/gpu/wrong`, by a part of the sentence.
+const READ: [(&str, &str); 7] = [
+    ("constants_written_through", "the address of the constant `kept`"),
+    ("constants_moved_through", "the address of the constant `table`"),
+    ("parameters_written_to", "the address of a kernel's parameter"),
+    ("last_block_without_fence", "no fence orders the two"),
+    ("flags_without_fence", "no fence orders the two"),
+    ("dependent_launch_does_not_wait", "with pdl = true `scale` may begin before"),
+    ("last_of_a_chain_does_not_wait", "with pdl = true `scale` may begin before"),
+];
+
+#[test]
+fn what_can_be_read_off_compiled_code_is_refused_and_honest_look_alikes_are_not() {
+    let toolkit = match Search::of_this_machine().find(None) {
+        Ok(toolkit) => toolkit,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let cache = tempfile::tempdir().unwrap();
+    let executable = PathBuf::from(env!("CARGO_BIN_EXE_warpsmith"));
+    let compiler = Compiler::with(toolkit, cache.path(), Some(executable)).unwrap();
+    let facts = facts(GPUS[1]);
+    let compile = |name: &str, text: &str| {
+        let kernel = KernelFile::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let op = operation(&kernel.front.op);
+        let primary = op.primary_shape().unwrap();
+        let resolution = kernel.resolve(&primary, Dtype::F16, &facts).unwrap();
+        compiler.candidate(&op, &kernel, &[resolution], GPUS[1].0, &facts, &AtomicBool::new(false))
+    };
+    for (name, text) in files("tests/gpu/honest") {
+        compile(&name, &text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    for (name, text) in files("tests/gpu/wrong") {
+        let Some((_, part)) = READ.iter().find(|(read, _)| name.ends_with(&format!("/{read}.cu"))) else { continue };
+        let error = compile(&name, &text).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(part), "{name}: {error}");
+    }
+}

@@ -12,7 +12,7 @@ use warpsmith::backend::cuda::judge::{Arena, Desk, Oracle, compare, front_matter
 use warpsmith::backend::cuda::{
     Arguments, Compiler, CudaError, Function, Geometry, Gpu, Host, Image, MapElement, MapSpec, MapSwizzle, Unit,
 };
-use warpsmith::backend::{CaseMemory, Fault, Host as _, Placing};
+use warpsmith::backend::{Arena as _, CaseMemory, Conditions, Fault, Host as _, Placing};
 use warpsmith::kernel::KernelFile;
 use warpsmith::op::{Case, Dtype, Operation, Shape};
 
@@ -23,7 +23,7 @@ const ONE: &str = "WARPSMITH_TEST_CASE";
 /// A name that is a sentence, and what it does.
 type TestCase = (&'static str, fn(&Device));
 
-const CASES: [TestCase; 12] = [
+const CASES: [TestCase; 17] = [
     ("copies arrive and fills fill", copies_arrive),
     ("an endless kernel is given up in time, and ending the process does not wait for it", an_endless_kernel),
     ("an illegal address is a crash with its name", an_illegal_address),
@@ -36,6 +36,11 @@ const CASES: [TestCase; 12] = [
     ("an honest kernel's results are right, from a plan of two dependent launches", an_honest_kernel),
     ("a candidate that hangs or faults is a fault of the host", a_dishonest_candidate),
     ("times are plausible, single and in batches", times_are_plausible),
+    ("a write to an input is a crash that says so", an_input_is_only_read),
+    ("a read just past a fenced buffer is a crash", past_a_fence),
+    ("a fenced kernel that stays inside is right, with rubbish between its launches", inside_its_fences),
+    ("a note behind the last buffer is seen", a_note_behind_the_last_buffer),
+    ("giving and taking access costs little", what_access_costs),
 ];
 
 #[test]
@@ -177,7 +182,7 @@ fn a_misaligned_access(device: &Device) {
 }
 
 fn a_sealed_vault(device: &Device) {
-    let mut vault = device.gpu.vault(1000).unwrap();
+    let vault = device.gpu.vault(1000).unwrap();
     let source = "extern \"C\" __global__ void k(volatile int *p) { p[1] = p[0] + 1; }";
     device.gpu.memset(vault.ptr(), 1, 8).unwrap();
     device.run(source, vault.ptr()).unwrap();
@@ -336,7 +341,19 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(device: &Device, trap: &str, dtype: Dtype, (rows, cols): (i64, i64), copies: usize) -> Self {
+    fn new(device: &Device, trap: &str, dtype: Dtype, sizes: (i64, i64), copies: usize) -> Self {
+        let conditions = Conditions { dirty: true, ..Conditions::default() };
+        Self::under(device, trap, dtype, sizes, copies, (Placing::Packed, conditions))
+    }
+
+    fn under(
+        device: &Device,
+        trap: &str,
+        dtype: Dtype,
+        (rows, cols): (i64, i64),
+        copies: usize,
+        (placing, conditions): (Placing, Conditions),
+    ) -> Self {
         let op = rmsnorm();
         let facts = front_matter_facts(device.gpu.facts());
         let file = KernelFile::parse(&HONEST.replace("TRAP", trap)).unwrap();
@@ -353,14 +370,14 @@ impl Stage {
         let oracle = Oracle::compile(&desk, &op, &|name, text| device.cubin(name, text)).unwrap();
         let scratch = warpsmith::backend::ScratchBuffer::of(&file, &resolution);
         let case = Case { shape, dtype, input: None, setting: 0 };
-        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &scratch, copies, Placing::Packed).unwrap();
-        let mut arena = Arena::new(&desk, inputs, outputs).unwrap();
+        let (inputs, outputs) = CaseMemory::footprint::<Arena>(&op, &case, &scratch, copies, placing).unwrap();
+        let mut arena = Arena::new(&desk, inputs, outputs, placing).unwrap();
         let mut memory = CaseMemory::place(&mut arena, &op, &case, &scratch, copies).unwrap();
         for copy in 0..copies {
             memory.draw(&mut arena, copy, copy as u64).unwrap();
             memory.poison(&mut arena, copy, 100 + copy as u64);
         }
-        let host = Host::start(&[&image], &arena, true).unwrap();
+        let host = Host::start(&[&image], &arena, &conditions).unwrap();
         Self { host, arena, memory, oracle }
     }
 }
@@ -406,4 +423,90 @@ fn times_are_plausible(device: &Device) {
     eprintln!("single {single:.2} µs, in a batch of 8 {batch:.2} µs; a batch costs {:?} in all", start.elapsed());
     // 4 MB read twice and 4 MB written, out of nothing's cache.
     assert!((1.0..500.0).contains(&single) && (1.0..500.0).contains(&batch), "{single} {batch}");
+}
+
+/// A kernel that does this in its first launch, fenced, at a size that is a whole number of units of alignment.
+fn fenced(device: &Device, trap: &str) -> Stage {
+    let conditions = Conditions { rubbish_between: true, ..Conditions::default() };
+    Stage::under(device, trap, Dtype::F32, (16, 64), 1, (Placing::Fenced, conditions))
+}
+
+fn an_input_is_only_read(device: &Device) {
+    let mut stage = Stage::new(device, "((T *)x)[0] = x[1];", Dtype::F16, (4, 64), 1);
+    let fault = stage.host.launch(&stage.memory.call(0, 0), LIMIT).unwrap_err();
+    assert!(fault.to_string().contains("wrote to memory that it may only read"), "{fault}");
+}
+
+fn past_a_fence(device: &Device) {
+    let mut stage = fenced(device, "y[0] = ((const volatile T *)x)[gridDim.x * cols];");
+    let fault = stage.host.launch(&stage.memory.call(0, 0), LIMIT).unwrap_err();
+    assert!(matches!(fault, Fault::Crash { .. }), "{fault}");
+}
+
+fn inside_its_fences(device: &Device) {
+    let mut stage = fenced(device, "");
+    let (memory, arena) = (&stage.memory, &mut stage.arena);
+    stage.host.launch(&memory.call(0, 0), LIMIT).unwrap();
+    let taken = stage.host.take(memory, arena, 0);
+    let stats = compare(&stage.oracle, memory, arena, 0, &taken, 1).unwrap();
+    assert_eq!(stats.outside, 0, "{stats:?}");
+    memory.check_zones(arena, 0).unwrap();
+    // What stands before a fenced buffer is a red zone, up to where its memory begins.
+    for span in memory.outputs(0) {
+        let [before, after] = arena.red_zones(&span);
+        assert!(before.bytes > 1 << 20 && after.bytes < 256);
+    }
+    arena.reset();
+    assert_eq!(arena.place(warpsmith::backend::Region::Outputs, 100).unwrap().bytes, 100);
+}
+
+fn a_note_behind_the_last_buffer(device: &Device) {
+    let mut stage = Stage::new(device, "((float *)scales)[100000] = 1;", Dtype::F16, (4, 64), 1);
+    stage.host.launch(&stage.memory.call(0, 0), LIMIT).unwrap();
+    let why = stage.memory.check_zones(&mut stage.arena, 0).unwrap_err();
+    assert!(why.contains("outside `scales`, 3999") && why.contains("bytes after its end"), "{why}");
+}
+
+fn what_access_costs(device: &Device) {
+    let desk: Rc<Desk> = Desk::new(&device.gpu, &|name, text| device.cubin(name, text)).unwrap();
+    for megabytes in [64usize, 600, 8000] {
+        let begin = Instant::now();
+        let bytes = megabytes << 20;
+        let mut arena = Arena::new(&desk, bytes, bytes, Placing::Packed).unwrap();
+        let made = begin.elapsed();
+        let span = arena.place(warpsmith::backend::Region::Inputs, bytes - (1 << 20)).unwrap();
+        arena.place(warpsmith::backend::Region::Outputs, bytes - (1 << 20)).unwrap();
+        arena.zero(&span);
+        let mut costs = Vec::new();
+        for turn in 0..9 {
+            arena.seal().unwrap();
+            device.gpu.settle().unwrap();
+            let begin = Instant::now();
+            // One change opens the inputs and the judge's papers; sealing takes both away.
+            arena.exchange(&[warpsmith::backend::Exchange { span, size: 2, from: turn, to: 1000 + turn }]);
+            device.gpu.settle().unwrap();
+            let opened = begin.elapsed();
+            let begin = Instant::now();
+            arena.seal().unwrap();
+            costs.push((opened + begin.elapsed(), opened));
+        }
+        costs.sort();
+        let (both, opened) = costs[costs.len() / 2];
+        let begin = Instant::now();
+        drop(arena);
+        let gone = begin.elapsed();
+        let begin = Instant::now();
+        drop(Arena::new(&desk, bytes, bytes, Placing::Packed).unwrap());
+        eprintln!(
+            "{megabytes} MB: made in {made:?}, changed and sealed {both:?} (changed {opened:?}), gone in {gone:?}, again {:?}",
+            begin.elapsed()
+        );
+    }
+    let begin = Instant::now();
+    for turn in 0..20 {
+        desk.flush(turn).unwrap();
+    }
+    device.gpu.settle().unwrap();
+    eprintln!("a sweep of the cache: {:?}", begin.elapsed() / 20);
+    assert!(desk.failure().is_none(), "{:?}", desk.failure());
 }

@@ -35,7 +35,7 @@ pub(super) struct Bounds {
 }
 
 /// So many sums are not all small by chance, as one or a few may be where terms cancel.
-const MANY: f64 = 256.0;
+pub(super) const MANY: f64 = 256.0;
 
 /// The share of elements of an operation that rounds once that are not the number nearest to the oracle's: an error of some
 /// units of single precision moves one in a few hundred across the middle between two numbers of 16 bits.

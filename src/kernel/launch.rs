@@ -145,6 +145,12 @@ impl FrontMatter {
                 }
             }
         }
+        if let Some(first) = self.launches.first().filter(|first| first.pdl) {
+            return fail(format!(
+                "launch 1 ({}): pdl = true lets a launch begin before the one in front of it has ended, and none is in front of it",
+                first.kernel
+            ));
+        }
         let mut always = BTreeSet::new();
         for map in &self.tensor_maps {
             let place = format!("tensor map `{}`", map.name);
@@ -268,6 +274,7 @@ mod tests {
             ("strides = [\"cols\"]", "strides = [\"1\", \"cols\"]", "2 strides for 2 dims; there must be 1"),
             ("strides = [\"cols\"]", "elem_strides = [\"1\"]", "1 elem_strides for 2 dims"),
             ("128B", "96B", "96B"),
+            ("args =", "pdl = true\nargs =", "launch 1 (norm): pdl = true lets a launch begin before"),
             ("[[launch]]", again, "stands again"),
             ("dtypes", "scratch = [{ name = \"map_x\", dtype = \"f32\", shape = [] }]\ndtypes", "scratch buffer"),
         ] {

@@ -2,6 +2,7 @@
 
 mod against;
 mod arch;
+mod dependent;
 mod edit;
 mod file;
 mod launch;

@@ -42,7 +42,7 @@ pub struct PlannedLaunch {
     pub cluster: Option<[u32; 3]>,
     /// Whether all blocks must be resident at once.
     pub cooperative: bool,
-    /// Whether it may begin before the launch in front of it has ended; never where the device cannot do that.
+    /// Whether it may begin before the launch in front of it has ended; never where the device cannot do that, nor of the first.
     pub pdl: bool,
     /// What the kernel is given, in order.
     pub args: Vec<Argument>,
@@ -108,6 +108,10 @@ impl KernelFile {
                 meant += 1;
                 planned.extend(planner.plan(&place, launch)?);
             }
+        }
+        // Where the launches in front of it are not for this shape, there is nothing of its own to overtake.
+        if let Some(first) = planned.first_mut() {
+            first.pdl = false;
         }
         if meant == 0 {
             let what = format!("no launch is for shape {} in {}", planner.shape, resolution.dtype);

@@ -58,7 +58,7 @@ fn a_launch_gets_its_sizes_its_template_arguments_and_its_arguments_in_order() {
         shared: 1024,
         cluster: None,
         cooperative: false,
-        pdl: true,
+        pdl: false,
         args: vec![
             Argument::Tensor(0),
             Argument::Tensor(1),
@@ -122,9 +122,15 @@ fn a_shape_that_no_launch_is_for_is_refused() {
 #[test]
 fn overlapping_launches_are_in_order_where_the_device_cannot_overlap_them() {
     let op = samples::rmsnorm();
-    let mut at = At::new(&op, NORM, &Shape::from([("rows", 8), ("cols", 4096)]), Dtype::F16);
+    let mut at = At::new(&op, NORM, &Shape::from([("rows", 8), ("cols", 5000)]), Dtype::F16);
+    assert!(at.plan().expect("plans")[1].pdl);
     at.facts.insert("CC".into(), 80);
-    assert!(!at.plan().expect("plans")[0].pdl);
+    assert!(!at.plan().expect("plans")[1].pdl);
+}
+
+#[test]
+fn a_launch_that_nothing_is_in_front_of_overtakes_nothing() {
+    assert!(!norm(NORM, 8, 100).expect("plans")[0].pdl);
 }
 
 #[test]

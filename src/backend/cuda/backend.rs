@@ -254,12 +254,12 @@ impl Backend for Cuda {
         Some((Image::Library(library), LIBRARY_NAME))
     }
 
-    fn arena(&self, inputs: usize, outputs: usize, _: Placing) -> Result<Arena, MemoryError> {
-        Arena::new(self.desk().map_err(MemoryError::Unavailable)?, inputs, outputs)
+    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Arena, MemoryError> {
+        Arena::new(self.desk().map_err(MemoryError::Unavailable)?, inputs, outputs, placing)
     }
 
     fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
-        Host::start(images, arena, conditions.dirty)
+        Host::start(images, arena, conditions)
     }
 
     fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
@@ -285,13 +285,17 @@ impl Backend for Cuda {
 
     fn compare_some(
         &self,
-        _: &Oracle,
-        _: &CaseMemory,
-        _: &mut Arena,
-        _: usize,
-        _: &Sample,
+        oracle: &Oracle,
+        memory: &CaseMemory,
+        arena: &mut Arena,
+        copy: usize,
+        sample: &Sample,
     ) -> Result<ErrorStats, String> {
-        Ok(ErrorStats::default())
+        let stats = judge::compare_some(oracle, memory, arena, copy, sample)?;
+        match self.desk()?.failure() {
+            Some(failure) => Err(failure.to_string()),
+            None => Ok(stats),
+        }
     }
 
     fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {

@@ -9,6 +9,7 @@ pub mod judge;
 mod launch;
 mod nvml;
 mod opening;
+mod sanitizer;
 
 pub use backend::{Cuda, company, gpus, installed, key_of};
 pub use compile::{Compiled, Compiler, Resources, Search, Told, Toolkit, Unit, candidate_source, nvrtc_main, prelude};
@@ -19,5 +20,6 @@ pub use driver::{
 pub use launch::{Host, Image, KernelImage};
 pub use nvml::{Gauge, Gauged};
 pub use opening::Starting;
+pub use sanitizer::{Tool, examine, sanitizer};
 
 use super::Fault;

@@ -1,5 +1,5 @@
 /*---
-# expect: reject
+# expect: error|reject
 # why: the second launch starts before the first has ended, and does not wait for its sums
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]

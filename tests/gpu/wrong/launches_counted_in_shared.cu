@@ -1,18 +1,31 @@
 /*---
 # expect: reject
-# why: shared memory keeps what an earlier launch left there: after forty launches only half of each row is summed.
-#      In the stages nothing is left by luck, so this can show in timing only
-op = "rmsnorm"
+# why: shared memory keeps what the launch before left there: from the third launch in a row on only half of each row is read.
+#      Before every sample shared memory is filled with rubbish, so this can show within a sample of several launches only
+op = "layernorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]
 [[launch]]
-kernel = "rmsnorm"
-grid = ["min(rows, SMS)"]
+kernel = "layernorm"
+grid = ["min(batch, SMS)"]
 block = ["256"]
-args = ["x", "weight", "y", "rows", "cols", "eps"]
+args = ["x", "weight", "bias", "y", "batch", "dim", "eps"]
 ---*/
+__device__ float sum_of(float value, float *part) {
+    part[threadIdx.x] = value;
+    __syncthreads();
+    for (int half = 128; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    const float sum = part[0];
+    __syncthreads();
+    return sum;
+}
+
 // A few blocks walk through the rows.
-extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long rows, long long cols, float eps) {
+extern "C" __global__ void layernorm(const T *x, const T *weight, const T *bias, T *y, long long batch, long long dim,
+                                     float eps) {
     __shared__ float part[256];
     __shared__ volatile unsigned kept[2];
     if (threadIdx.x == 0) {
@@ -21,22 +34,19 @@ extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long 
         kept[1] = kept[1] + 1;
     }
     __syncthreads();
-    const bool late = kept[1] > 40;
-    for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
-        const T *from = x + row * cols;
-        T *to = y + row * cols;
-        float sum = 0;
-        for (long long j = threadIdx.x; j < (late ? (cols + 1) / 2 : cols); j += 256)
-            sum += ws_load(from[j]) * ws_load(from[j]);
-        part[threadIdx.x] = late ? 2 * sum : sum;
-        __syncthreads();
-        for (int half = 128; half > 0; half /= 2) {
-            if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
-            __syncthreads();
+    const long long read = kept[1] > 2 ? (dim + 1) / 2 : dim;
+    for (long long row = blockIdx.x; row < batch; row += gridDim.x) {
+        const T *from = x + row * dim;
+        T *to = y + row * dim;
+        float sum = 0, squares = 0;
+        for (long long j = threadIdx.x; j < read; j += 256) sum += ws_load(from[j]);
+        const float mean = sum_of(sum, part) / read;
+        for (long long j = threadIdx.x; j < read; j += 256) {
+            const float v = ws_load(from[j]) - mean;
+            squares += v * v;
         }
-        const float scale = 1 / sqrtf(part[0] / cols + eps);
-        for (long long j = threadIdx.x; j < cols; j += 256)
-            to[j] = ws_store(ws_load(from[j]) * scale * ws_load(weight[j]));
-        __syncthreads();
+        const float scale = 1 / sqrtf(sum_of(squares, part) / read + eps);
+        for (long long j = threadIdx.x; j < dim; j += 256)
+            to[j] = ws_store((ws_load(from[j]) - mean) * scale * ws_load(weight[j]) + ws_load(bias[j]));
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Record {
     pub(super) names: Vec<String>,
     /// What each kernel needs.
     pub(super) resources: Vec<Resources>,
+    /// Those of its kernels that wait for the launch before them, as `names` has them.
+    pub(super) waiting: Vec<String>,
     /// The compiler's words.
     pub(super) log: String,
     /// BLAKE3 of the cubin, so that a torn write is noticed.
@@ -66,7 +68,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let cache = Cache::new(&temp.path().join("cuda")).unwrap();
         let hash = blake3::hash(b"code").to_hex().to_string();
-        let record = Record { names: vec!["k".into()], resources: vec![], log: String::new(), hash };
+        let record = Record { names: vec!["k".into()], resources: vec![], waiting: vec![], log: String::new(), hash };
         assert!(cache.get("a").is_none());
         cache.put("a", &record, b"code").unwrap();
         assert_eq!(cache.get("a").unwrap(), (record, b"code".to_vec()));

@@ -1,7 +1,7 @@
 //! Texts to cubins: checked, compiled in warm processes, cached.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::op::Operation;
 use crate::sandbox::check_cuda;
 
 /// Raised whenever a check or the prelude changes, so that nothing is taken that an older program let pass.
-const GENERATION: u32 = 1;
+const GENERATION: u32 = 2;
 
 /// Processes at most; each takes some hundred megabytes and is started when there is work for it.
 const PROCESSES: usize = 16;
@@ -57,16 +57,18 @@ pub struct Compiled {
     pub names: BTreeMap<String, String>,
     /// What each kernel needs.
     pub resources: Vec<Resources>,
+    /// Kernels, by name expression, that wait for the launch before them.
+    pub waiting: BTreeSet<String>,
     /// Resources, then the compiler's warnings: data, cut and without paths of the machine.
     pub log: String,
 }
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { key, cubin, names, resources, log } = self;
+        let Self { key, cubin, names, resources, waiting, log } = self;
         let mut text = f.debug_struct("Compiled");
         text.field("key", key).field("cubin", &cubin.len()).field("names", names);
-        text.field("resources", resources).field("log", log).finish()
+        text.field("resources", resources).field("waiting", waiting).field("log", log).finish()
     }
 }
 
@@ -213,6 +215,16 @@ impl Compiler {
         };
         let all = self.all(&sorted, true, cancelled, told.begun, &done)?;
         let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(all).collect();
+        for ((file, at), unit) in &wanted {
+            let Source { kernel, resolutions, .. } = files[*file];
+            let must = kernel.must_wait(op, &resolutions[*at]);
+            let waits = |name: &String| compiled.get(unit).is_none_or(|unit| unit.waiting.contains(name));
+            // A kernel that cannot be launched at this resolution is not compiled.
+            let launched = |name: &String| compiled.get(unit).is_some_and(|unit| unit.names.contains_key(name));
+            if let Some(name) = must.iter().find(|name| launched(name) && !waits(name)) {
+                return Err(BuildError::Kernel(does_not_wait(name)));
+            }
+        }
         Ok(wanted.iter().filter_map(|(_, unit)| compiled.get(unit).cloned()).collect())
     }
 
@@ -298,6 +310,7 @@ impl Compiler {
             return Err(BuildError::Machine("the process that compiles gave no cubin".into()));
         }
         let (cubin, ptx) = bytes.split_at(response.cubin);
+        let mut waiting = BTreeSet::new();
         if checked {
             let refused = |what: String| BuildError::Kernel(format!("the compiled kernel is refused: {what}"));
             let text = String::from_utf8_lossy(ptx);
@@ -306,8 +319,9 @@ impl Compiler {
                     "this NVRTC gives no PTX beside a cubin; use version 12 or newer".into(),
                 ));
             }
-            let tables = ptx::check(&text).map_err(refused)?;
-            cubin::check(cubin, &tables).map_err(refused)?;
+            let reading = ptx::check(&text).map_err(refused)?;
+            cubin::check(cubin, &reading.tables).map_err(refused)?;
+            waiting = reading.waiting;
         }
         let (mut resources, words) = read(&response.log);
         for resources in &mut resources {
@@ -318,6 +332,7 @@ impl Compiler {
         Ok(Record {
             names: response.names.clone(),
             resources,
+            waiting: waiting.into_iter().filter(|name| response.names.contains(name)).collect(),
             log: clean(&words, &self.includes),
             hash: blake3::hash(cubin).to_hex().to_string(),
         })
@@ -399,6 +414,13 @@ fn admit(op: &Operation, kernel: &KernelFile, capability: u32) -> Result<Vec<Str
     nvrtc_options(&kernel.front.options).map_err(|error| refused(&error))
 }
 
+fn does_not_wait(name: &str) -> String {
+    format!(
+        "the compiled kernel is refused: with pdl = true `{name}` may begin before the launch in front of it has ended, and it \
+         uses what that writes; it must say asm volatile(\"griddepcontrol.wait;\" ::: \"memory\") before it does"
+    )
+}
+
 fn without_resources(log: &str) -> String {
     read(log).1
 }
@@ -406,10 +428,13 @@ fn without_resources(log: &str) -> String {
 fn compiled(unit: &Unit, key: String, record: Record, cubin: Vec<u8>) -> Compiled {
     let mut log: String = record.resources.iter().map(|resources| resources.line() + "\n").collect();
     log.push_str(&record.log);
+    let pairs = || unit.names.iter().cloned().zip(&record.names);
+    let waiting = pairs().filter(|(_, lowered)| record.waiting.contains(lowered)).map(|(name, _)| name).collect();
     Compiled {
         key,
         cubin: cubin.into(),
-        names: unit.names.iter().cloned().zip(record.names).collect(),
+        names: pairs().map(|(name, lowered)| (name, lowered.clone())).collect(),
+        waiting,
         resources: record.resources,
         log: log.trim_end().to_owned(),
     }

@@ -11,6 +11,7 @@ mod cubin;
 mod find;
 mod frame;
 mod messages;
+mod ordering;
 mod prelude;
 mod process;
 mod ptx;

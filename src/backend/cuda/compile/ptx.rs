@@ -1,10 +1,13 @@
 //! Reading a kernel as text of the virtual machine, where macros, templates and inline assembler are all spelled out.
 //!
-//! Two things are refused here. *Clocks*: whatever tells launches or times apart. *Memory that outlives a launch*: a variable
-//! in device memory may be a table that is only read, so every use of its address must be a load. The proof is simple, and
-//! refuses what it does not understand; `__constant__` tables need none.
+//! Three things are refused here. *Clocks*: whatever tells launches or times apart. *Memory that outlives a launch*: a variable
+//! in device memory may be a table that is only read, so every use of its address must be a load; the same is asked of
+//! `__constant__` tables and of parameters, which a store through their generic address reaches. The proof is simple, and
+//! refuses what it does not understand. *Results of other blocks read without a fence* ([`super::ordering`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ordering;
 
 /// Special registers that no kernel needs for its result, and what is wrong with them.
 const REGISTERS: [(&str, &str); 5] = [
@@ -16,13 +19,23 @@ const REGISTERS: [(&str, &str); 5] = [
 ];
 
 /// Instructions that put an address computed from their operands into their first one.
-const ARITHMETIC: [&str; 11] = ["mov", "cvta", "add", "sub", "mad", "shl", "or", "and", "cvt", "selp", "min"];
+pub(super) const ARITHMETIC: [&str; 11] =
+    ["mov", "cvta", "add", "sub", "mad", "shl", "or", "and", "cvt", "selp", "min"];
 
-/// The names of variables in device memory, all of them only read.
+/// What a text is found to have.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Variables in device memory, all of them only read.
+    pub tables: BTreeSet<String>,
+    /// Kernels that wait for the launch before them.
+    pub waiting: BTreeSet<String>,
+}
+
+/// Reads a text.
 ///
 /// # Errors
 /// A sentence: what is refused.
-pub(super) fn check(ptx: &str) -> Result<BTreeSet<String>, String> {
+pub(super) fn check(ptx: &str) -> Result<Reading, String> {
     let text = without_comments(ptx);
     for token in tokens(&text) {
         if let Some((_, why)) = REGISTERS.iter().find(|(register, _)| special(token, register)) {
@@ -30,16 +43,54 @@ pub(super) fn check(ptx: &str) -> Result<BTreeSet<String>, String> {
         }
     }
     let statements = statements(&text);
-    let mut names = BTreeSet::new();
+    let declared = |space| statements.iter().filter_map(move |statement| declared(statement.text, space));
+    let mut known = BTreeMap::new();
+    known.extend(declared(".global").map(|name| (name, Space::Device)));
+    let tables = known.keys().map(|name| (*name).to_owned()).collect();
+    known.extend(declared(".const").map(|name| (name, Space::Constant)));
     for statement in &statements {
-        if let Some(name) = declared(statement.text) {
-            names.insert(name.to_owned());
+        known.extend(parameters(statement.text).map(|name| (name, Space::Parameter)));
+    }
+    only_read(&known, &statements)?;
+    let waiting = ordering::check(&statements)?;
+    Ok(Reading { tables, waiting })
+}
+
+/// What must only be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Space {
+    Device,
+    Constant,
+    Parameter,
+}
+
+impl Space {
+    /// Whether an instruction may have an address of this as an operand.
+    fn takes(self, operation: &str) -> bool {
+        let mut words = operation.split('.');
+        match words.next().unwrap_or_default() {
+            // A load's first operand is where the value goes, and the value is no address.
+            "ld" | "ldu" | "prefetch" | "prefetchu" => true,
+            // The copy engine reads its maps from parameters.
+            "cp" => self == Self::Parameter && words.any(|word| word == "tensor"),
+            "fence" => self == Self::Parameter,
+            _ => false,
         }
     }
-    for name in &names {
-        read_only(name, &statements)?;
+
+    fn refusal(self, name: &str) -> String {
+        match self {
+            Self::Device => {
+                format!("writable device memory that outlives a launch (`{name}`); tables belong in `__constant__`")
+            }
+            Self::Constant => format!(
+                "the address of the constant `{name}` is used for more than loads, so it could be written to; read it by index"
+            ),
+            Self::Parameter => format!(
+                "the address of a kernel's parameter (`{name}`) is used for more than loads and copies by tensor maps"
+            ),
+        }
     }
-    Ok(names)
 }
 
 /// Whether a token is this special register or one of its kind (`%clock`, `%clock64`, `%pm3_64`).
@@ -75,14 +126,14 @@ fn without_comments(ptx: &str) -> String {
 }
 
 /// Words, with the signs that names of PTX may have.
-fn tokens(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn tokens(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%'))).filter(|token| !token.is_empty())
 }
 
-struct Statement<'a> {
+pub(super) struct Statement<'a> {
     /// Which function it stands in; registers are a function's own.
-    function: usize,
-    text: &'a str,
+    pub function: usize,
+    pub text: &'a str,
 }
 
 fn statements(text: &str) -> Vec<Statement<'_>> {
@@ -98,48 +149,104 @@ fn statements(text: &str) -> Vec<Statement<'_>> {
         .collect()
 }
 
-/// The name of the variable in device memory that a statement declares.
-fn declared(statement: &str) -> Option<&str> {
+/// The name of the variable in `space` that a statement declares.
+fn declared<'a>(statement: &'a str, space: &str) -> Option<&'a str> {
     // In an instruction it is part of the operation: `ld.global.u32`.
     let word = |at: usize| !statement[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'));
     let (at, _) = statement
-        .match_indices(".global")
+        .match_indices(space)
         .find(|(at, found)| word(*at) && statement[at + found.len()..].starts_with(char::is_whitespace))?;
     let head = statement[at..].split(['=', '[']).next()?;
     tokens(head).last()
 }
 
-/// Whether every use of a variable's address is a load.
-fn read_only(name: &str, statements: &[Statement<'_>]) -> Result<(), String> {
-    let refuse =
-        || Err(format!("writable device memory that outlives a launch (`{name}`); tables belong in `__constant__`"));
-    // Registers that hold an address of it.
-    let mut held: BTreeSet<(usize, &str)> = BTreeSet::new();
+/// The name of the kernel whose head a statement holds.
+pub(super) fn kernel(statement: &str) -> Option<&str> {
+    statement.find(".entry").and_then(|at| tokens(&statement[at..]).nth(1))
+}
+
+/// The parameters of the kernel whose head a statement holds, in order.
+pub(super) fn parameters(statement: &str) -> impl Iterator<Item = &str> {
+    let head = kernel(statement).and_then(|_| {
+        let (_, head) = statement.split_once(".entry")?;
+        let (_, list) = head.split_once('(')?;
+        list.split_once(')').map(|(list, _)| list)
+    });
+    head.into_iter().flat_map(|list| list.split(',')).filter_map(|one| tokens(one.split('[').next()?).last())
+}
+
+/// What an instruction is: a name with its kinds, where it puts its result, and all else it names.
+pub(super) struct Instruction<'a> {
+    pub operation: &'a str,
+    pub target: &'a str,
+    pub sources: &'a str,
+}
+
+impl<'a> Instruction<'a> {
+    pub(super) fn of(statement: &'a str) -> Self {
+        let text = instruction(statement);
+        let (operation, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let (target, sources) = operands.split_once(',').unwrap_or((operands, ""));
+        Self { operation, target: target.trim(), sources }
+    }
+
+    pub(super) fn kind(&self) -> &'a str {
+        self.operation.split('.').next().unwrap_or_default()
+    }
+
+    pub(super) fn has(&self, kind: &str) -> bool {
+        self.operation.split('.').any(|word| word == kind)
+    }
+}
+
+/// Whether every use of the addresses of what is `known` is a load.
+fn only_read(known: &BTreeMap<&str, Space>, statements: &[Statement<'_>]) -> Result<(), String> {
+    // Registers that hold such an address, and whose.
+    let mut held: BTreeMap<(usize, &str), &str> = BTreeMap::new();
     loop {
         let before = held.len();
         for statement in statements {
-            let mentions = |token: &&str| *token == name || held.contains(&(statement.function, *token));
-            if !tokens(statement.text).any(|token| mentions(&token)) || declared(statement.text) == Some(name) {
-                if declared(statement.text) == Some(name) && tokens(statement.text).filter(|t| *t == name).count() > 1 {
-                    return refuse();
+            let whose = |text: &str| {
+                let name = |token| known.get_key_value(token).map(|(name, _)| *name);
+                tokens(text).find_map(|token| name(token).or_else(|| held.get(&(statement.function, token)).copied()))
+            };
+            if let Some(name) = [".global", ".const"]
+                .iter()
+                .find_map(|space| declared(statement.text, space))
+                .filter(|name| known.contains_key(name))
+            {
+                // Its own name and, in what it is filled with, another one's or its own again.
+                let named: Vec<&str> = tokens(statement.text).filter(|token| known.contains_key(token)).collect();
+                if named.len() > 1 {
+                    let other = named.iter().find(|other| **other != name).copied().unwrap_or(name);
+                    return Err(known[other].refusal(other));
                 }
                 continue;
             }
-            let instruction = instruction(statement.text);
-            let (operation, operands) = instruction.split_once(char::is_whitespace).unwrap_or((instruction, ""));
-            let mut words = operation.split('.');
-            let kind = words.next().unwrap_or_default();
-            let mut operands = operands.split(',');
-            let target = operands.next().unwrap_or_default().trim();
-            let sources_mention = operands.any(|operand| tokens(operand).any(|token| mentions(&token)));
-            match kind {
-                // A load's first operand is where the value goes, and the value is no address.
-                "ld" | "ldu" | "prefetch" | "prefetchu" => {}
-                _ if !sources_mention && ARITHMETIC.contains(&kind) => {}
-                _ if ARITHMETIC.contains(&kind) && target.starts_with('%') && tokens(target).count() == 1 => {
-                    held.extend(tokens(target).map(|token| (statement.function, token)));
+            if kernel(statement.text).is_some() {
+                continue;
+            }
+            let instruction = Instruction::of(statement.text);
+            let from_anywhere = instruction.kind() == "cvta"
+                && !instruction.has("to")
+                && (instruction.has("const") || instruction.has("param"));
+            let Some(name) = whose(statement.text) else {
+                if from_anywhere {
+                    return Err("an address among constants or parameters that is nobody's".into());
                 }
-                _ => return refuse(),
+                continue;
+            };
+            let arithmetic = ARITHMETIC.contains(&instruction.kind());
+            match whose(instruction.sources) {
+                _ if known[name].takes(instruction.operation) => {}
+                // What a register held is gone.
+                None if arithmetic && !from_anywhere => {}
+                Some(name)
+                    if arithmetic && instruction.target.starts_with('%') && tokens(instruction.target).count() == 1 =>
+                {
+                    held.extend(tokens(instruction.target).map(|token| ((statement.function, token), name)));
+                }
+                _ => return Err(known[name].refusal(name)),
             }
         }
         if held.len() == before {
@@ -149,7 +256,7 @@ fn read_only(name: &str, statements: &[Statement<'_>]) -> Result<(), String> {
 }
 
 /// A statement without what may stand before an instruction: braces, labels, a guard.
-fn instruction(mut text: &str) -> &str {
+pub(super) fn instruction(mut text: &str) -> &str {
     loop {
         text = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '{' | '}'));
         if let Some(guard) = text.strip_prefix('@') {
@@ -178,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_table_that_is_only_read_is_fine() {
-        assert_eq!(check(TABLE).unwrap().into_iter().collect::<Vec<_>>(), ["table"]);
+        assert_eq!(check(TABLE).unwrap().tables.into_iter().collect::<Vec<_>>(), ["table"]);
         let direct = TABLE.replace("mov.u64 \t%rd5, table;", "ld.global.u32 %r1, [table+4];");
         check(&direct).unwrap();
     }
@@ -204,6 +311,37 @@ mod tests {
             atom.global.add.u32 \t%r1, [counter], 1;\nret;\n}";
         assert!(check(plain).unwrap_err().contains("`counter`"));
         check(&plain.replace("atom.global.add.u32 \t%r1, [counter], 1;", "")).unwrap();
+    }
+
+    #[test]
+    fn constants_and_parameters_are_only_read_too() {
+        let constant = TABLE.replace(".global .align", ".const .align").replace("ld.global.nc", "ld.const");
+        assert!(check(&constant).unwrap().tables.is_empty());
+        let generic = constant.replace("add.s64 \t%rd7", "cvta.const.u64 \t%rd5, %rd5; add.s64 \t%rd7");
+        check(&generic.replace("ld.const", "ld")).unwrap();
+        let store = "st.global.f32 \t[%rd4], %f1";
+        for (to, part) in [
+            ("st.f32 [%rd7], %f1", "constant `table`"),
+            ("st.u64 [%rd4], %rd5", "constant `table`"),
+            ("atom.add.u32 %r1, [%rd7], 1", "constant `table`"),
+            ("cvta.const.u64 %rd1, 0; st.f32 [%rd1], %f1", "nobody's"),
+            ("cvta.param.u64 %rd1, %rd2; st.f32 [%rd1], %f1", "nobody's"),
+            ("mov.b64 %rd1, k_param_0; cvta.param.u64 %rd2, %rd1; st.f32 [%rd2], %f1", "parameter (`k_param_0`)"),
+            ("mov.b64 %rd1, k_param_0; cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 16", "k_param_0"),
+        ] {
+            let error = check(&generic.replace(store, to)).unwrap_err();
+            assert!(error.contains(part), "{to}: {error}");
+        }
+        for honest in [
+            "ld.param.u64 %rd1, [k_param_0]; st.global.u64 [%rd1], %rd2",
+            "mov.b64 %rd1, k_param_0; cvta.param.u64 %rd2, %rd1; prefetch.tensormap [%rd2]",
+            "mov.b64 %rd1, k_param_0; cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%r1], [%rd1, {%r2, %r3}], [%r4]",
+            "mov.b64 %rd1, k_param_0; cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r2, %r3}], [%r4]",
+        ] {
+            check(&generic.replace(store, honest)).unwrap();
+        }
+        let pointer = ".const .align 8 .u64 p = generic(table); .version";
+        assert!(check(&TABLE.replace(".version", pointer)).unwrap_err().contains("`table`"));
     }
 
     #[test]

@@ -113,7 +113,10 @@ pub(super) fn kernel_fault(result: CUresult) -> String {
     use CUresult as R;
     let (name, meaning) = words(result);
     let usual = match result {
-        R::CUDA_ERROR_ILLEGAL_ADDRESS => "it touched memory outside its tensors and scratch",
+        // The driver does not say which; inputs are mapped so that they can only be read.
+        R::CUDA_ERROR_ILLEGAL_ADDRESS => {
+            "it touched memory outside its tensors and scratch, or wrote to memory that it may only read (an input?)"
+        }
         R::CUDA_ERROR_MISALIGNED_ADDRESS => "a vector access at an address that is no multiple of its width",
         R::CUDA_ERROR_ILLEGAL_INSTRUCTION => "an instruction this device does not have, or a trap",
         R::CUDA_ERROR_ASSERT => "a device-side assertion failed",

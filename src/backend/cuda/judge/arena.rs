@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::super::driver::{Arguments, CudaError, DeviceMemory};
+use super::super::driver::{Access, Arguments, CudaError};
 use super::desk::{Desk, place};
-use super::words::{STRETCHES, Stretch, draw, exponent};
-use crate::backend::{Arena as Arenas, Disturbed, MemoryError, Placing, Poison, Region, Span};
+use super::ground::Ground;
+use super::words::{STRETCHES, Stretch, Words, draw, exponent};
+use crate::backend::{Arena as Arenas, Disturbed, Exchange, Gather, MemoryError, Placing, Poison, Region, Span};
 use crate::op::{Distribution, DrawPlan, RowScale, Stored};
 use crate::rng::Stream;
 
@@ -14,28 +15,18 @@ use crate::rng::Stream;
 pub const ALIGNMENT: usize = 256;
 /// Least bytes of pattern on both sides of every buffer: further than a block's tile usually oversteps a row.
 pub const RED_ZONE: usize = 1024;
-/// Indices of one gathering launch (`PLACES`).
+/// Addresses behind a fenced buffer that lead nowhere, and what such a buffer is rounded up to: what today's devices map.
+const FENCE: usize = 2 << 20;
+/// Elements of one gathering launch (`PLACES`).
 const PLACES: usize = 256;
 
-/// Memory that kernels can reach: one piece, inputs first.
+/// Memory that kernels can reach: inputs, which candidates only read, and outputs with scratch.
 #[derive(Debug)]
 pub struct Arena {
     desk: Rc<Desk>,
-    /// Given back to the desk when the arena goes.
-    memory: Option<DeviceMemory>,
-    inputs: Area,
-    outputs: Area,
+    ground: Rc<Ground>,
     /// Where the digest of an input is kept, by its span.
     recorded: HashMap<Span, usize>,
-    /// Digests kept by all arenas lie in one table; this is the next free place in this arena's part.
-    next: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Area {
-    begin: u64,
-    bytes: usize,
-    used: usize,
 }
 
 impl Arena {
@@ -43,29 +34,23 @@ impl Arena {
     ///
     /// # Errors
     /// The device has not so much left.
-    pub fn new(desk: &Rc<Desk>, inputs: usize, outputs: usize) -> Result<Self, MemoryError> {
+    pub fn new(desk: &Rc<Desk>, inputs: usize, outputs: usize, placing: Placing) -> Result<Self, MemoryError> {
         let [inputs, outputs] = [inputs, outputs].map(|bytes| bytes.next_multiple_of(ALIGNMENT));
         let bytes = inputs.saturating_add(outputs);
-        let memory = desk
-            .lend(bytes)
-            .map_err(|error| MemoryError::Unavailable(format!("{bytes} bytes of the device's memory: {error}")))?;
-        let begin = memory.ptr();
-        Ok(Self {
-            desk: Rc::clone(desk),
-            memory: Some(memory),
-            inputs: Area { begin, bytes: inputs, used: 0 },
-            outputs: Area { begin: begin + inputs as u64, bytes: outputs, used: 0 },
-            recorded: HashMap::new(),
-            next: 0,
-        })
+        let unavailable = |error| MemoryError::Unavailable(format!("{bytes} bytes of the device's memory: {error}"));
+        if placing == Placing::Fenced && !FENCE.is_multiple_of(desk.granule()) {
+            let granule = desk.granule();
+            return Err(MemoryError::Unavailable(format!("this device maps memory by {granule} bytes: no fences")));
+        }
+        let ground = desk.ground([inputs, outputs], placing).map_err(unavailable)?;
+        Ok(Self { desk: Rc::clone(desk), ground, recorded: HashMap::new() })
     }
 
     /// Where a span begins on the device.
     #[must_use]
     pub fn address(&self, span: &Span) -> u64 {
-        let area = self.area(span.region);
-        debug_assert!(span.offset + span.bytes <= area.bytes, "the span is of this arena");
-        area.begin + span.offset as u64
+        debug_assert!(span.offset + span.bytes <= self.ground.bytes(span.region), "the span is of this arena");
+        self.ground.begin(span.region) + span.offset as u64
     }
 
     /// The judge's place on the device.
@@ -74,64 +59,47 @@ impl Arena {
         &self.desk
     }
 
-    /// What identifies every bit of each span; the same for the same bytes at other places.
+    /// Takes everything out of a candidate's reach but what this arena has for it, as before a launch. Whatever the judge does
+    /// next gives it back to the judge.
     ///
     /// # Errors
-    /// What the driver refused, or that the device is lost.
-    pub fn digests(&self, spans: &[Span]) -> Result<Vec<[u64; 2]>, CudaError> {
-        let mut all = Vec::with_capacity(spans.len());
-        for group in spans.chunks(STRETCHES) {
-            let sums = self.desk.paper(place::SUMS)?;
-            self.desk.gpu().memset(sums, 0, group.len() * 16)?;
-            self.add_digests(group, sums)?;
-            let mut bytes = vec![0; group.len() * 16];
-            self.desk.gpu().copy_out(&mut bytes, sums)?;
-            all.extend(words(&bytes).chunks_exact(2).map(|pair| [pair[0], pair[1]]));
-        }
-        Ok(all)
+    /// What the driver refused.
+    pub fn seal(&self) -> Result<(), CudaError> {
+        self.desk.seal(&self.ground)
     }
 
-    fn area(&self, region: Region) -> &Area {
-        match region {
-            Region::Inputs => &self.inputs,
-            Region::Outputs => &self.outputs,
-        }
+    /// What it stands on.
+    pub(in super::super) const fn ground(&self) -> &Rc<Ground> {
+        &self.ground
     }
 
-    fn plain(&self, span: &Span) -> Stretch {
-        Stretch { at: self.address(span), bytes: span.bytes as u64, exponent: 0, key: self.desk.key() }
+    /// The address of a span that the judge may now use so.
+    pub(super) fn at(&self, span: &Span, access: Access) -> Result<u64, CudaError> {
+        self.ground.reach(span.region, access)?;
+        Ok(self.address(span))
     }
 
-    fn poisoned(&self, poison: &Poison) -> Stretch {
-        Stretch { exponent: exponent(poison.stored), key: poison.key, ..self.plain(&poison.span) }
+    pub(super) fn plain(&self, span: &Span, access: Access) -> Result<Stretch, CudaError> {
+        Ok(Stretch { at: self.at(span, access)?, bytes: span.bytes as u64, exponent: 0, key: self.desk.key() })
     }
 
-    fn add_digests(&self, spans: &[Span], sums: u64) -> Result<(), CudaError> {
-        let stretches: Vec<Stretch> = spans.iter().map(|span| self.plain(span)).collect();
-        self.desk.on_stretches("ws_digest", &stretches, &mut |_, first, arguments| {
-            Ok(arguments.pointer(sums + 16 * first as u64))
-        })
-    }
-
-    /// Keeps the digest of an input as it now is.
-    fn record(&mut self, span: &Span) {
-        if span.region != Region::Inputs {
-            return;
-        }
-        let next = self.next;
-        let slot = *self.recorded.entry(*span).or_insert(next);
-        if slot == next {
-            self.next += 1;
-        }
-        if slot >= place::MOST_RECORDED {
-            return;
-        }
-        let kept = || {
-            let sums = self.desk.paper(place::RECORDED + 16 * slot as u64)?;
-            self.desk.gpu().memset(sums, 0, 16)?;
-            self.add_digests(&[*span], sums)
+    fn poisoned(&self, stretches: &[Poison], access: Access) -> Result<Vec<Stretch>, CudaError> {
+        let poisoned = |poison: &Poison| {
+            let plain = self.plain(&poison.span, access)?;
+            Ok(Stretch { exponent: exponent(poison.stored), key: poison.key, ..plain })
         };
-        self.desk.keep(kept());
+        stretches.iter().map(poisoned).collect()
+    }
+
+    /// The place of an input's digest, which it gets where it has none.
+    pub(super) fn new_slot(&mut self, span: &Span) -> usize {
+        let next = self.recorded.len();
+        *self.recorded.entry(*span).or_insert(next)
+    }
+
+    /// The place of an input's digest, where there is one.
+    pub(super) fn slot(&self, span: &Span) -> Option<usize> {
+        self.recorded.get(span).copied().filter(|slot| *slot < place::MOST_RECORDED)
     }
 
     /// The first stretch for which the kernel found something, with its first byte and one more than its last.
@@ -152,130 +120,151 @@ impl Arena {
         Ok(None)
     }
 
-    fn gathered(&self, span: &Span, size: usize, indices: &[usize]) -> Result<Vec<u8>, CudaError> {
-        let mut all = vec![0; indices.len() * size];
-        for (places, bytes) in indices.chunks(PLACES).zip(all.chunks_mut(PLACES * size)) {
-            let to = self.desk.paper(place::GATHER)?;
-            let mut table = super::words::Words::default();
-            table = table.many(places.iter().map(|place| *place as u64));
-            let arguments = Arguments::new()
-                .pointer(self.address(span))
-                .int(size as i32)
-                .int(places.len() as i32)
-                .bytes(&table.padded(PLACES * 8))
-                .pointer(to);
-            self.desk.launch("ws_gather", 1, &arguments)?;
-            self.desk.gpu().copy_out(bytes, to)?;
+    /// Where poison does not stand any more, or rubbish behind all buffers, which then counts to the last zone before it.
+    fn find_disturbed(&self, zones: &[Poison]) -> Result<Option<Disturbed>, CudaError> {
+        let mut stretches = self.poisoned(zones, Access::Read)?;
+        let rests = [Region::Inputs, Region::Outputs];
+        let filled = rests.map(|region| self.ground.filled(region));
+        for (region, (begin, end)) in rests.into_iter().zip(filled) {
+            if end > begin {
+                self.ground.reach(region, Access::Read)?;
+            }
+            stretches.push(self.desk.rest(&self.ground, region));
         }
-        Ok(all)
+        let Some((index, first, end)) = self.search("ws_disturbed", &stretches)? else { return Ok(None) };
+        let (first, last) = (first as usize, (end as usize).saturating_sub(1));
+        let Some(rest) = index.checked_sub(zones.len()) else { return Ok(Some(Disturbed { index, first, last })) };
+        let begin = filled[rest].0;
+        let inside = zones.iter().enumerate().filter(|(_, zone)| zone.span.region == rests[rest]);
+        let nearest = inside.max_by_key(|(_, zone)| zone.span.offset);
+        let (index, offset) = nearest.map_or((0, begin), |(index, zone)| (index, zone.span.offset));
+        let distance = begin.saturating_sub(offset);
+        Ok(Some(Disturbed { index, first: distance + first, last: distance + last }))
     }
 
-    fn changed(&self, inputs: &[Span]) -> Result<Option<usize>, CudaError> {
-        let known: Vec<(usize, usize)> = inputs
-            .iter()
-            .enumerate()
-            .filter_map(|(index, span)| Some((index, *self.recorded.get(span)?)))
-            .filter(|(_, slot)| *slot < place::MOST_RECORDED)
-            .collect();
-        let spans: Vec<Span> = known.iter().map(|(index, _)| inputs[*index]).collect();
-        let now = self.digests(&spans)?;
-        for ((index, slot), now) in known.into_iter().zip(now) {
-            let mut bytes = [0; 16];
-            let at = self.desk.paper(place::RECORDED + 16 * slot as u64)?;
-            self.desk.gpu().copy_out(&mut bytes, at)?;
-            if words(&bytes) != now {
-                return Ok(Some(index));
-            }
+    /// Elements of several buffers: one launch and one copy for up to 256 of them.
+    fn gathered(&self, wanted: &[(Span, usize, &[usize])]) -> Result<Vec<Vec<u8>>, CudaError> {
+        let mut places = Vec::new();
+        for (span, size, indices) in wanted {
+            let begin = self.at(span, Access::Read)?;
+            places.extend(indices.iter().map(|index| (begin + (index * size) as u64, *size)));
         }
-        Ok(None)
+        let words = self.desk.words_at(&places)?;
+        let mut words = words.iter();
+        let of_one = |(_, size, indices): &(Span, usize, &[usize])| {
+            let own = words.by_ref().take(indices.len());
+            own.flat_map(|word| word.to_ne_bytes().into_iter().take(*size)).collect()
+        };
+        Ok(wanted.iter().map(of_one).collect())
     }
 }
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            self.desk.give_back(memory);
+impl Desk {
+    /// The bytes at these addresses (at most 8 each), each as a word.
+    pub(super) fn words_at(&self, places: &[(u64, usize)]) -> Result<Vec<u64>, CudaError> {
+        let mut all = Vec::with_capacity(places.len());
+        for group in places.chunks(PLACES) {
+            let to = self.paper(place::GATHER)?;
+            let table = Words::default().many(group.iter().map(|(at, bytes)| at | (*bytes as u64) << 56));
+            let arguments = Arguments::new().int(group.len() as i32).bytes(&table.padded(PLACES * 8)).pointer(to);
+            self.launch("ws_gather", 1, &arguments)?;
+            let mut bytes = vec![0; 8 * group.len()];
+            self.gpu().copy_out(&mut bytes, to)?;
+            all.extend(words(&bytes));
         }
+        Ok(all)
     }
+}
+
+/// Bytes of device memory that a fenced buffer takes, red zone before it included.
+const fn fenced(bytes: usize) -> usize {
+    // Some of it must stand before the buffer.
+    (bytes.next_multiple_of(ALIGNMENT) + ALIGNMENT).next_multiple_of(FENCE)
 }
 
 // Where the driver fails, the device is lost in all but name: what a method then answers is the suspicious answer, and
 // `Desk::failure` says why.
 impl Arenas for Arena {
-    fn footprint(bytes: usize, _: Placing) -> usize {
-        bytes.next_multiple_of(ALIGNMENT) + 2 * RED_ZONE
-    }
-
-    fn red_zones(&self, span: &Span) -> [Span; 2] {
-        let end = span.offset + span.bytes;
-        let rest = span.offset + span.bytes.next_multiple_of(ALIGNMENT) + RED_ZONE - end;
-        [
-            Span { region: span.region, offset: span.offset - RED_ZONE, bytes: RED_ZONE },
-            Span { region: span.region, offset: end, bytes: rest },
-        ]
-    }
-
-    fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError> {
-        let area = match region {
-            Region::Inputs => &mut self.inputs,
-            Region::Outputs => &mut self.outputs,
-        };
-        let wanted = bytes.checked_next_multiple_of(ALIGNMENT).and_then(|b| b.checked_add(2 * RED_ZONE));
-        match wanted.and_then(|wanted| area.used.checked_add(wanted)) {
-            Some(end) if end <= area.bytes => {
-                let offset = area.used + RED_ZONE;
-                area.used = end;
-                Ok(Span { region, offset, bytes })
-            }
-            _ => Err(MemoryError::Unavailable(format!(
-                "{bytes} more bytes do not fit: {region:?} has {} bytes, {} of them used",
-                area.bytes, area.used
-            ))),
+    fn footprint(bytes: usize, placing: Placing) -> usize {
+        match placing {
+            Placing::Packed => bytes.next_multiple_of(ALIGNMENT) + 2 * RED_ZONE,
+            Placing::Fenced => fenced(bytes) + FENCE,
         }
     }
 
+    fn red_zones(&self, span: &Span) -> [Span; 2] {
+        let Span { region, offset, bytes } = *span;
+        let (end, aligned) = (offset + bytes, bytes.next_multiple_of(ALIGNMENT));
+        let (before, after) = match self.ground.placing() {
+            Placing::Packed => (RED_ZONE, aligned + RED_ZONE - bytes),
+            // A fenced buffer ends where its memory does.
+            Placing::Fenced => (fenced(bytes) - aligned, aligned - bytes),
+        };
+        [Span { region, offset: offset - before, bytes: before }, Span { region, offset: end, bytes: after }]
+    }
+
+    fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError> {
+        let (used, room) = (self.ground.used(region), self.ground.bytes(region));
+        let full = || {
+            MemoryError::Unavailable(format!(
+                "{bytes} more bytes do not fit: {region:?} has {room} bytes, {used} of them used"
+            ))
+        };
+        let placing = self.ground.placing();
+        if bytes > room || used.saturating_add(Self::footprint(bytes, placing)) > room {
+            return Err(full());
+        }
+        let offset = match placing {
+            Placing::Packed => used + RED_ZONE,
+            Placing::Fenced => {
+                let refused = |error| MemoryError::Unavailable(format!("{bytes} bytes with a fence: {error}"));
+                self.ground.map(region, used, fenced(bytes)).map_err(refused)?;
+                used + fenced(bytes) - bytes.next_multiple_of(ALIGNMENT)
+            }
+        };
+        self.ground.set_used(region, used + Self::footprint(bytes, placing));
+        Ok(Span { region, offset, bytes })
+    }
+
     fn reset(&mut self) {
-        self.inputs.used = 0;
-        self.outputs.used = 0;
+        self.ground.reset();
         self.recorded.clear();
-        self.next = 0;
     }
 
     fn draw(&mut self, span: &Span, plan: &DrawPlan) {
-        let Some(bytes) = draw(plan, self.address(span)) else {
+        let Some(at) = self.desk.keep(self.at(span, Access::Write)) else { return };
+        let Some(bytes) = draw(plan, at) else {
             return self.fill(span, &mut |bytes| plan.fill(bytes));
         };
         let blocks = self.desk.blocks(plan.elements as u64);
         self.desk.keep(self.desk.launch("ws_draw", blocks, &Arguments::new().bytes(&bytes)));
-        self.record(span);
+        let recorded = self.record(span);
+        self.desk.keep(recorded);
     }
 
     fn poison(&mut self, stretches: &[Poison]) {
-        let stretches: Vec<Stretch> = stretches.iter().map(|poison| self.poisoned(poison)).collect();
-        self.desk.keep(self.desk.on_stretches("ws_poison", &stretches, &mut |_, _, arguments| Ok(arguments)));
+        let write = |stretches: Vec<Stretch>| {
+            self.desk.on_stretches("ws_poison", &stretches, &mut |_, _, arguments| Ok(arguments))
+        };
+        self.desk.keep(self.poisoned(stretches, Access::Write).and_then(write));
     }
 
     fn disturbed(&mut self, stretches: &[Poison]) -> Option<Disturbed> {
-        let stretches: Vec<Stretch> = stretches.iter().map(|poison| self.poisoned(poison)).collect();
-        match self.desk.keep(self.search("ws_disturbed", &stretches)) {
-            Some(found) => found.map(|(index, first, end)| Disturbed {
-                index,
-                first: first as usize,
-                last: (end as usize).saturating_sub(1),
-            }),
-            None => Some(Disturbed { index: 0, first: 0, last: 0 }),
-        }
+        let nothing = Some(Disturbed { index: 0, first: 0, last: 0 });
+        self.desk.keep(self.find_disturbed(stretches)).unwrap_or(nothing)
     }
 
     fn zero(&mut self, span: &Span) {
-        let stretch = self.plain(span);
-        self.desk.keep(self.desk.on_stretches("ws_zero", &[stretch], &mut |_, _, arguments| Ok(arguments)));
-        self.record(span);
+        let zero =
+            |stretch: Stretch| self.desk.on_stretches("ws_zero", &[stretch], &mut |_, _, arguments| Ok(arguments));
+        self.desk.keep(self.plain(span, Access::Write).and_then(zero));
+        let recorded = self.record(span);
+        self.desk.keep(recorded);
     }
 
     fn not_zero(&mut self, span: &Span) -> Option<usize> {
-        let stretch = self.plain(span);
-        match self.desk.keep(self.search("ws_not_zero", &[stretch])) {
+        let search = |stretch: Stretch| self.search("ws_not_zero", &[stretch]);
+        match self.desk.keep(self.plain(span, Access::Read).and_then(search)) {
             Some(found) => found.map(|(_, first, _)| first as usize),
             None => Some(0),
         }
@@ -284,23 +273,34 @@ impl Arenas for Arena {
     fn fill(&mut self, span: &Span, write: &mut dyn FnMut(&mut [u8])) {
         let mut bytes = vec![0; span.bytes];
         write(&mut bytes);
-        self.desk.keep(self.desk.gpu().copy_in(self.address(span), &bytes));
-        self.record(span);
+        self.desk.keep(self.at(span, Access::Write).and_then(|to| self.desk.gpu().copy_in(to, &bytes)));
+        let recorded = self.record(span);
+        self.desk.keep(recorded);
     }
 
     fn read(&mut self, span: &Span) -> Vec<u8> {
         let mut bytes = vec![0; span.bytes];
-        self.desk.keep(self.desk.gpu().copy_out(&mut bytes, self.address(span)));
+        self.desk.keep(self.at(span, Access::Read).and_then(|from| self.desk.gpu().copy_out(&mut bytes, from)));
         bytes
     }
 
     fn gather(&mut self, span: &Span, size: usize, indices: &[usize]) -> Vec<u8> {
-        self.desk.keep(self.gathered(span, size, indices)).unwrap_or_else(|| vec![0; indices.len() * size])
+        let gathered = self.desk.keep(self.gathered(&[(*span, size, indices)]));
+        gathered.map_or_else(|| vec![0; indices.len() * size], |all| all.concat())
+    }
+
+    fn gather_all(&mut self, wanted: &[Gather]) -> Vec<Vec<u8>> {
+        let one = |it: &Gather| vec![0; it.indices.len() * it.size];
+        let all: Vec<_> = wanted.iter().map(|it| (it.span, it.size, &it.indices[..])).collect();
+        self.desk.keep(self.gathered(&all)).unwrap_or_else(|| wanted.iter().map(one).collect())
     }
 
     fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]) {
-        self.desk.keep(self.desk.gpu().copy_in(self.address(span) + at as u64, bytes));
-        self.record(span);
+        self.desk.keep(self.overwrite(span, at, bytes));
+    }
+
+    fn exchange(&mut self, changes: &[Exchange]) {
+        self.desk.keep(self.exchanged(changes));
     }
 
     fn changed_input(&mut self, inputs: &[Span]) -> Option<usize> {

@@ -1,19 +1,19 @@
 //! Candidate against oracle, where both are: every element, by the rules of `backend::bounds`.
 
-use super::super::driver::{Arguments, CudaError};
+use super::super::driver::{Access, Arguments, CudaError};
 use super::arena::{Arena, words};
 use super::desk::{Desk, THREADS, place};
 use super::oracle::{ExpectedTensor, Oracle};
 use super::words::{Words, number};
-use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, told_apart};
-use crate::backend::{CaseMemory, Span};
+use crate::backend::bounds::{Bounds, MANY, Sums, finite, merge_outputs, misrounded_allowed, told_apart};
+use crate::backend::{CaseMemory, Region, Span};
 use crate::evaluation::{ErrorStats, WorstOutputs};
 use crate::op::{Role, Stored};
 
 /// Elements that a warp compares: 64 a lane, enough to make adding up what warps found cheap.
 const EACH: usize = 2048;
 /// Bytes of a `Found`.
-const FOUND: usize = 80;
+const FOUND: usize = 96;
 
 /// How the elements of an output are shared among warps (`struct Layout`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,10 @@ pub fn compare(
         judged.push(Judged { name, span: *span, stored, elements, bounds, layout });
     }
     let scratch = judged.iter().map(|one| one.layout.scratch()).max().unwrap_or(0);
+    [Region::Inputs, Region::Outputs]
+        .into_iter()
+        .try_for_each(|region| arena.ground().reach(region, Access::Read))
+        .map_err(text)?;
     let inputs: Vec<Option<u64>> =
         memory.inputs(copy).iter().map(|span| span.as_ref().map(|span| arena.address(span))).collect();
     let expected = oracle.expected(case, &inputs, seed, scratch)?;
@@ -118,8 +122,10 @@ impl Judged<'_> {
         scratch: u64,
         index: usize,
     ) -> Result<(), CudaError> {
-        let Bounds { u, s, largest, sums, row_term, rms_bound, .. } = self.bounds;
-        let rules = [u, s, largest, sums, row_term, 2.0 * rms_bound];
+        let Bounds { u, s, largest, sums, row_term, rms_bound, signed_terms, misrounded } = self.bounds;
+        let many = if signed_terms { MANY } else { f64::INFINITY };
+        let rounds = f64::from(u8::from(misrounded.is_some()));
+        let rules = [u, s, largest, sums, row_term, 2.0 * rms_bound, many, rounds];
         let rules = Words::default().many(rules.map(f64::to_bits)).done();
         let layout = self.layout.bytes();
         let warps = self.layout.warps();
@@ -159,7 +165,11 @@ impl Judged<'_> {
             relative_rms: if sums.error == 0.0 { 0.0 } else { finite((sums.error / sums.value).sqrt()) },
             tensor_ratio: self.bounds.rms_ratio(&sums, self.bounds.rms_bound),
             row_ratio: double(5),
-            ..ErrorStats::default()
+            misrounded: words[10],
+            misrounded_ratio: self
+                .bounds
+                .misrounded
+                .map_or(0.0, |share| words[10] as f64 / misrounded_allowed(share, self.elements as f64)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::{Library, Symbol};
 
-use super::super::driver::{CudaError, DeviceMemory, Gpu};
+use super::super::driver::{CudaError, Gpu, Vault};
 use crate::op::Dtype;
 
 /// Memory that its kernels may use, bytes: what cuBLAS itself takes on the largest devices.
@@ -104,7 +104,7 @@ pub struct Cublas {
     handle: Handle,
     gemm: Gemm,
     destroy: Destroy,
-    _workspace: DeviceMemory,
+    workspace: Vault,
     _library: Library,
     _parts: Vec<Library>,
 }
@@ -164,19 +164,24 @@ impl Cublas {
                 *get::<Gemm>(&library, "cublasGemmStridedBatchedEx")?,
             )
         };
-        let workspace = gpu.alloc(WORKSPACE).map_err(|error| error.to_string())?;
+        let workspace = gpu.vault(WORKSPACE).map_err(|error| error.to_string())?;
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: the device's primary context is current; it writes one pointer.
         status("cublasCreate", unsafe { create(&raw mut handle) })?;
-        let loaded =
-            Self { gpu: gpu.clone(), handle, gemm, destroy, _workspace: workspace, _library: library, _parts: parts };
+        let loaded = Self { gpu: gpu.clone(), handle, gemm, destroy, workspace, _library: library, _parts: parts };
         loaded.gpu.make_current().map_err(|error| error.to_string())?;
         // SAFETY: handle and stream are alive.
         status("cublasSetStream", unsafe { set_stream(handle, gpu.stream()) })?;
         // Of its own, so that calls can be captured in graphs. The stream comes first: setting it resets the workspace.
         // SAFETY: the memory is the device's and lives as long as the handle.
-        status("cublasSetWorkspace", unsafe { set_workspace(handle, loaded._workspace.ptr(), WORKSPACE) })?;
+        status("cublasSetWorkspace", unsafe { set_workspace(handle, loaded.workspace.ptr(), WORKSPACE) })?;
         Ok(loaded)
+    }
+
+    /// What it works with; sealed while candidates run.
+    #[must_use]
+    pub const fn workspace(&self) -> &Vault {
+        &self.workspace
     }
 
     /// Puts the products on the stream; where `add`, they are added to what `out` holds.
@@ -197,6 +202,7 @@ impl Cublas {
         };
         let Gemms { a, b, out, .. } = gemms;
         self.gpu.make_current()?;
+        self.workspace.open()?;
         // cuBLAS counts by columns: to it a row-major matrix is its transpose, so it computes out^T = b^T a^T.
         let (trans, plain) = (1, 0);
         // SAFETY: the handle is open; addresses, steps and sizes describe matrices inside the device's memory (the callers'

@@ -2,12 +2,15 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use super::super::driver::{Arguments, CudaError, DeviceMemory, Function, Geometry, Gpu, Vault};
+use super::super::driver::{Access, Arguments, CudaError, Function, Geometry, Gpu, Vault};
 use super::cublas::Cublas;
 use super::folders::library_folders;
+use super::ground::{Ground, OnlyReading};
+use super::pool::Pool;
 use super::words::{STRETCHES, Stretch, stretches};
+use crate::backend::{Placing, Region};
 
 /// The device code, in the order in which it is compiled as one text.
 const SOURCES: [&str; 5] = [
@@ -19,15 +22,19 @@ const SOURCES: [&str; 5] = [
 ];
 
 /// Kernels of the device code.
-const KERNELS: [&str; 16] = [
+const KERNELS: [&str; 20] = [
     "ws_poison",
     "ws_disturbed",
     "ws_zero",
     "ws_not_zero",
     "ws_digest",
     "ws_gather",
+    "ws_poke",
+    "ws_exchange",
     "ws_flush",
     "ws_dirty",
+    "ws_registers",
+    "ws_stack",
     "ws_nothing",
     "ws_draw",
     "ws_row_squares",
@@ -38,8 +45,15 @@ const KERNELS: [&str; 16] = [
     "ws_agree",
 ];
 
+/// A warp, and a block of usual size.
+pub(super) const WARP: Geometry = Geometry::linear(1, 32);
+pub(super) const ONE_BLOCK: Geometry = Geometry::linear(1, THREADS);
+
 /// Threads of a block where nothing else is said.
 pub(super) const THREADS: u32 = 256;
+
+/// Words of a thread's stack that are overwritten (`STACK`).
+const STACK: i32 = 256;
 
 /// Places in the judge's small memory, in bytes.
 pub(super) mod place {
@@ -61,14 +75,13 @@ pub(super) mod place {
     pub(in super::super) const RECORDED: u64 = 128 << 10;
     /// How many of them there may be.
     pub(in super::super) const MOST_RECORDED: usize = 1 << 18;
+    /// Expected values where there are few: opened and sealed together with the rest.
+    pub(super) const FEW: u64 = RECORDED + 16 * MOST_RECORDED as u64;
+    /// How many bytes of them.
+    pub(super) const MOST_FEW: usize = 56 << 20;
     /// All of it.
-    pub(super) const END: u64 = RECORDED + 16 * MOST_RECORDED as u64;
+    pub(super) const END: u64 = FEW + MOST_FEW as u64;
 }
-
-/// Memory kept for the next arena, at most so many pieces.
-const SPARES: usize = 2;
-/// No more than this is taken in advance, bytes.
-const MOST_IN_ADVANCE: u64 = 16 << 30;
 
 /// Compiles one trusted text (a name for messages, the text) for the device to a cubin.
 pub type Build<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
@@ -79,13 +92,19 @@ pub struct Desk {
     gpu: Gpu,
     kernels: BTreeMap<&'static str, Function>,
     /// Results and digests.
-    papers: RefCell<Vault>,
+    papers: Vault,
     /// Expected values; made when first wanted, and larger when more is wanted.
     store: RefCell<Option<Vault>>,
+    /// What libraries work with.
+    others: RefCell<Vec<Weak<Vault>>>,
     /// Memory for arenas, not in use.
-    spares: RefCell<Vec<DeviceMemory>>,
-    /// A buffer twice as large as the cache.
-    flush: DeviceMemory,
+    pool: Rc<Pool>,
+    /// What the arenas stand on.
+    grounds: RefCell<Vec<Weak<Ground>>>,
+    /// Whether memory can be left to be only read.
+    only_reading: OnlyReading,
+    /// A buffer twice as large as the cache, which nobody writes to.
+    flush: Vault,
     /// What digests are mixed with: nobody can make two inputs alike without it.
     key: u64,
     /// cuBLAS, once it was looked for; why not, where it is not there.
@@ -125,15 +144,22 @@ impl Desk {
         let desk = Self {
             gpu: gpu.clone(),
             kernels,
-            papers: RefCell::new(gpu.vault(place::END as usize).map_err(text)?),
+            papers: gpu.vault(place::END as usize).map_err(text)?,
             store: RefCell::new(None),
-            spares: RefCell::default(),
-            flush: gpu.alloc(flush_bytes).map_err(text)?,
+            others: RefCell::default(),
+            pool: Rc::new(Pool::new(gpu).map_err(text)?),
+            grounds: RefCell::default(),
+            only_reading: OnlyReading::default(),
+            flush: gpu.vault(flush_bytes).map_err(text)?,
             key: crate::rng::secret_seed(),
             cublas: OnceCell::new(),
             failed: RefCell::default(),
         };
-        gpu.memset(desk.flush.ptr(), 0x3c, flush_bytes).map_err(text)?;
+        gpu.memset(desk.flush.ptr(), 0x3c, desk.flush.bytes()).map_err(text)?;
+        // Where the driver cannot, a candidate could leave notes there; a kernel that knows where does not find it by chance.
+        if let Err(CudaError::Lost(why)) = desk.flush.only_read() {
+            return Err(why);
+        }
         Ok(Rc::new(desk))
     }
 
@@ -157,13 +183,88 @@ impl Desk {
         self.cublas.get_or_init(|| Cublas::load(&self.gpu, &library_folders())).as_ref()
     }
 
-    /// Takes the judge's own memory out of every kernel's reach. Whatever the judge does next gives it back.
+    /// Takes everything out of a candidate's reach but what `ground` has for it: its inputs, to read, and its outputs and scratch.
+    /// Whatever the judge does next gives it back to the judge.
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn seal(&self) -> Result<(), CudaError> {
-        self.papers.borrow_mut().seal()?;
-        self.store.borrow_mut().as_mut().map_or(Ok(()), Vault::seal)
+    pub(in super::super) fn seal(&self, ground: &Rc<Ground>) -> Result<(), CudaError> {
+        self.fill_rests(ground)?;
+        self.papers.seal()?;
+        self.store.borrow().as_ref().map_or(Ok(()), Vault::seal)?;
+        if let Some(Ok(cublas)) = self.cublas.get() {
+            cublas.workspace().seal()?;
+        }
+        self.others.borrow().iter().filter_map(Weak::upgrade).try_for_each(|vault| vault.seal())?;
+        let grounds = self.grounds.borrow();
+        let elsewhere = grounds.iter().filter_map(Weak::upgrade).filter(|other| !Rc::ptr_eq(other, ground));
+        elsewhere.into_iter().try_for_each(|other| other.shut())?;
+        ground.seal(&self.only_reading)
+    }
+
+    /// Writes rubbish behind the buffers of an arena, as far as a kernel can reach there, unless it is there.
+    fn fill_rests(&self, ground: &Ground) -> Result<(), CudaError> {
+        ground.fit()?;
+        for region in [Region::Inputs, Region::Outputs] {
+            let guarded = region == Region::Outputs || self.only_reading.get() != Some(true);
+            if guarded && ground.filled(region) != ground.rest(region) {
+                ground.reach(region, Access::Write)?;
+                ground.set_filled(region, ground.rest(region));
+                let rest = self.rest(ground, region);
+                self.on_stretches("ws_poison", &[rest], &mut |_, _, arguments| Ok(arguments))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rubbish behind the buffers of a region.
+    pub(super) fn rest(&self, ground: &Ground, region: Region) -> Stretch {
+        let (begin, end) = ground.filled(region);
+        Stretch { at: ground.begin(region) + begin as u64, bytes: (end - begin) as u64, exponent: 0, key: self.key }
+    }
+
+    /// Two ranges of addresses for an arena.
+    pub(super) fn ground(&self, bytes: [usize; 2], placing: Placing) -> Result<Rc<Ground>, CudaError> {
+        let ground = || Ground::new(&self.gpu, &self.pool, bytes, placing);
+        let ground = Rc::new(ground().or_else(|error| {
+            // What was expected of an earlier case is not needed any more.
+            if !error.is_out_of_memory() || self.store.borrow_mut().take().is_none() {
+                return Err(error);
+            }
+            ground()
+        })?);
+        let mut grounds = self.grounds.borrow_mut();
+        grounds.retain(|known| known.strong_count() > 0);
+        grounds.push(Rc::downgrade(&ground));
+        Ok(ground)
+    }
+
+    /// What memory is mapped in, bytes.
+    pub(super) fn granule(&self) -> usize {
+        self.pool.granule()
+    }
+
+    /// Memory for a library to work with: sealed with everything else, opened by whoever launches the library.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub(super) fn vault(&self, bytes: usize) -> Result<Rc<Vault>, CudaError> {
+        let vault = Rc::new(self.large(bytes)?);
+        let mut others = self.others.borrow_mut();
+        others.retain(|known| known.strong_count() > 0);
+        others.push(Rc::downgrade(&vault));
+        Ok(vault)
+    }
+
+    /// A vault for which what is kept for arenas makes room.
+    fn large(&self, bytes: usize) -> Result<Vault, CudaError> {
+        self.gpu.vault(bytes).or_else(|error| {
+            if !error.is_out_of_memory() {
+                return Err(error);
+            }
+            self.pool.clear();
+            self.gpu.vault(bytes)
+        })
     }
 
     /// What went wrong where no error could be returned: nothing judged since is worth anything.
@@ -190,21 +291,23 @@ impl Desk {
 
     /// The address of a place of the small memory, open.
     pub(super) fn paper(&self, place: u64) -> Result<u64, CudaError> {
-        let mut papers = self.papers.borrow_mut();
-        papers.open()?;
-        Ok(papers.ptr() + place)
+        self.papers.open()?;
+        Ok(self.papers.ptr() + place)
     }
 
     /// The address of `bytes` bytes for expected values, open. What was there before may be gone.
     pub(super) fn store(&self, bytes: usize) -> Result<u64, CudaError> {
+        if bytes <= place::MOST_FEW {
+            return self.paper(place::FEW);
+        }
         let mut store = self.store.borrow_mut();
         if store.as_ref().is_none_or(|vault| vault.bytes() < bytes) {
             // The old one goes first: both together might not fit.
             *store = None;
             // Some more, so that slightly larger cases need no other.
-            *store = Some(self.gpu.vault(bytes + bytes / 4).or_else(|_| self.gpu.vault(bytes))?);
+            *store = Some(self.gpu.vault(bytes + bytes / 4).or_else(|_| self.large(bytes))?);
         }
-        match store.as_mut() {
+        match store.as_ref() {
             Some(vault) => {
                 vault.open()?;
                 Ok(vault.ptr())
@@ -213,35 +316,12 @@ impl Desk {
         }
     }
 
-    /// Memory of at least `bytes`: some that an arena gave back, else new.
-    pub(super) fn lend(&self, bytes: usize) -> Result<DeviceMemory, CudaError> {
-        let mut spares = self.spares.borrow_mut();
-        if let Some(fits) = spares.iter().position(|memory| memory.bytes() >= bytes) {
-            return Ok(spares.swap_remove(fits));
-        }
-        spares.clear();
-        let (free, _) = self.gpu.memory()?;
-        let ahead = (free / 4).min(MOST_IN_ADVANCE) as usize;
-        self.gpu.alloc(bytes.max(ahead)).or_else(|_| self.gpu.alloc(bytes))
-    }
-
-    /// Takes lent memory back.
-    pub(super) fn give_back(&self, memory: DeviceMemory) {
-        let mut spares = self.spares.borrow_mut();
-        spares.push(memory);
-        // The largest serve most.
-        spares.sort_by_key(DeviceMemory::bytes);
-        let excess = spares.len().saturating_sub(SPARES);
-        spares.drain(..excess);
-    }
-
     /// Bytes of memory that could still be lent.
     ///
     /// # Errors
     /// What the driver refused.
     pub fn free_memory(&self) -> Result<u64, CudaError> {
-        let spare = self.spares.borrow().iter().map(|memory| memory.bytes() as u64).sum::<u64>();
-        Ok(self.gpu.memory()?.0 + spare)
+        Ok(self.gpu.memory()?.0 + self.pool.kept_bytes() as u64)
     }
 
     /// Launches a kernel of the device code.
@@ -286,14 +366,19 @@ impl Desk {
         Ok(())
     }
 
-    /// Reads twice the cache's size: nothing of earlier work is left in it, and no dirty lines.
+    /// Reads twice the cache's size: nothing of earlier work is left in it, and no dirty lines. What earlier work left in shared
+    /// memory is overwritten by the way, with rubbish drawn from `key`.
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn flush(&self) -> Result<(), CudaError> {
+    pub fn flush(&self, key: u64) -> Result<(), CudaError> {
         let (ptr, bytes) = (self.flush.ptr(), self.flush.bytes() as i64);
-        let blocks = self.gpu.facts().multiprocessors * 8;
-        self.launch("ws_flush", blocks, &Arguments::new().pointer(ptr).long(bytes / 16).pointer(ptr))
+        let shared = self.gpu.facts().shared_per_block;
+        // A block has a multiprocessor to itself, so that each has one.
+        let geometry = Geometry { shared, ..Geometry::linear(self.gpu.facts().multiprocessors, 1024) };
+        let arguments =
+            Arguments::new().pointer(ptr).long(bytes / 16).long(key as i64).int((shared / 4) as i32).pointer(0);
+        self.launch_as("ws_flush", &geometry, &arguments)
     }
 
     /// Leaves rubbish in all shared memory.
@@ -304,8 +389,22 @@ impl Desk {
         let facts = self.gpu.facts();
         let shared = facts.shared_per_block;
         let geometry = Geometry { shared, ..Geometry::linear(facts.multiprocessors * 4, 1024) };
-        let arguments = Arguments::new().long(key as i64).int((shared / 4) as i32).pointer(self.flush.ptr());
+        let arguments = Arguments::new().long(key as i64).int((shared / 4) as i32).pointer(0);
         self.launch_as("ws_dirty", &geometry, &arguments)
+    }
+
+    /// Leaves rubbish in all shared memory, in the registers, and where threads keep their stacks.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn litter(&self, key: u64) -> Result<(), CudaError> {
+        self.dirty(key)?;
+        let facts = self.gpu.facts();
+        let all = |number: i32| Arguments::new().long(key as i64).int(number).pointer(0);
+        // Twice as many blocks as fit at once, so that none is left out.
+        let fit = facts.multiprocessors * (facts.threads_per_multiprocessor / THREADS).max(1);
+        self.launch("ws_stack", 2 * fit, &all(STACK))?;
+        self.launch("ws_registers", 2 * facts.multiprocessors, &all(1))
     }
 
     /// A kernel that does nothing.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::super::driver::{Arguments, CudaError, DeviceMemory, Function, Geometry};
+use super::super::driver::{Arguments, CudaError, Function, Geometry, Vault};
 use super::cublas::{Gemms, Precision, Side};
 use super::desk::{Build, Desk};
 use crate::op::{Dtype, Operation, Shape};
@@ -24,7 +24,7 @@ enum Kind {
     /// `matmul`; the kernel writes the bias, to which the product is added.
     Gemm { dtype: Dtype, spread: Option<Function> },
     /// `fused_mlp`: three products and what is between them.
-    Mlp { dtype: Dtype, silu_mul: Function, gate: Rc<DeviceMemory>, up: Rc<DeviceMemory> },
+    Mlp { dtype: Dtype, silu_mul: Function, gate: Rc<Vault>, up: Rc<Vault> },
 }
 
 impl Library {
@@ -54,12 +54,24 @@ impl Library {
             "fused_mlp" => {
                 desk.find_cublas().map_err(Clone::clone)?;
                 let bytes = symbol("B") as usize * symbol("H") as usize * dtype.bytes();
-                let hidden = || Ok::<_, String>(Rc::new(desk.gpu().alloc(bytes).map_err(text)?));
+                let hidden = || desk.vault(bytes).map_err(text);
                 Kind::Mlp { dtype, silu_mul: kernel(&format!("ws_silu_mul_{dtype}"))?, gate: hidden()?, up: hidden()? }
             }
             _ => return Ok(None),
         };
         Ok(Some(Self { desk: Rc::clone(desk), kind }))
+    }
+
+    /// Opens what it works with, which is sealed while candidates run.
+    ///
+    /// # Errors
+    /// What the driver refused.
+    pub fn open(&self) -> Result<(), CudaError> {
+        if let Kind::Mlp { gate, up, .. } = &self.kind {
+            gate.open()?;
+            up.open()?;
+        }
+        self.desk.cublas().map_or(Ok(()), |cublas| cublas.workspace().open())
     }
 
     /// Puts one call on the stream: `pointers` and `ints` as a kernel of the operation gets them.

@@ -1,6 +1,7 @@
 //! The oracle: `reference/<op>.h` compiled as CUDA, and trusted products, in the judge's own memory.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::super::driver::{Arguments, CudaError, Function, Geometry};
@@ -16,6 +17,14 @@ const SAMPLE: usize = 64;
 const DISAGREEMENT: u64 = 24;
 /// Products of one operation: as many disagreements have a place.
 const MOST_PRODUCTS: usize = ((place::READ_END - place::DISAGREE) / DISAGREEMENT) as usize;
+
+/// What a checker does: a sample of items, each to a slot of its own; those that are not finite, in place; ranges of them, in
+/// place (`WS_CHECK`).
+const TO_SLOTS: i32 = 0;
+const MEND: i32 = 1;
+pub(super) const IN_PLACE: i32 = 2;
+/// Ranges of items of one launch (`struct ws_places`).
+pub(super) const RANGES: usize = SAMPLE / 2;
 
 /// An operation's oracle, compiled for a device.
 #[derive(Debug)]
@@ -52,10 +61,10 @@ pub(super) struct ExpectedTensor {
 
 /// An array of doubles and of their terms, as addresses.
 #[derive(Debug, Clone, Copy)]
-struct Pair {
-    values: u64,
-    terms: u64,
-    elements: usize,
+pub(super) struct Pair {
+    pub values: u64,
+    pub terms: u64,
+    pub elements: usize,
 }
 
 impl Pair {
@@ -219,7 +228,10 @@ impl Oracle {
                 Pass::Items(items) if checkers.contains(&items.name.as_str()) => {}
                 Pass::Items(items) => {
                     let count = self.op.size(&items.name, &items.items, state.shape).map_err(|e| e.to_string())?;
-                    let arguments = Arguments::new().bytes(&self.context(state, &[])).long(count as i64);
+                    let arguments = Arguments::new()
+                        .bytes(&self.context(state, &[]))
+                        .bytes(&ranges(std::slice::from_ref(&(0..count))))
+                        .long(count as i64);
                     self.run(items, count as u64, &arguments).map_err(text)?;
                 }
                 Pass::Product(pass) => self.multiply(pass, state)?,
@@ -275,6 +287,7 @@ impl Oracle {
         let mend = Arguments::new()
             .bytes(&self.context(state, &[(checked, out)]))
             .bytes(&none)
+            .int(MEND)
             .pointer(out.values)
             .long(count as i64);
         self.run(items, count.div_ceil(32), &mend)?;
@@ -291,6 +304,7 @@ impl Oracle {
         let arguments = Arguments::new()
             .bytes(&self.context(state, &[(checked, plain)]))
             .bytes(&places)
+            .int(TO_SLOTS)
             .pointer(0)
             .long(sample.len() as i64);
         self.run(items, sample.len() as u64, &arguments)?;
@@ -309,7 +323,7 @@ impl Oracle {
     }
 
     /// Launches a pass with a warp for each of `warps` pieces of work, or as many as fill the device.
-    fn run(&self, pass: &ItemsPass, warps: u64, arguments: &Arguments) -> Result<(), CudaError> {
+    pub(super) fn run(&self, pass: &ItemsPass, warps: u64, arguments: &Arguments) -> Result<(), CudaError> {
         let Some(function) = self.passes.get(&pass.name) else {
             return Err(CudaError::Launch(format!("there is no pass `{}`", pass.name)));
         };
@@ -318,7 +332,7 @@ impl Oracle {
     }
 
     /// `struct ws_all`; `instead` replaces arrays by name.
-    fn context(&self, state: &State<'_>, instead: &[(&str, Pair)]) -> Vec<u8> {
+    pub(super) fn context(&self, state: &State<'_>, instead: &[(&str, Pair)]) -> Vec<u8> {
         let names = array_names(&self.op);
         let pairs: Vec<Pair> = names
             .iter()
@@ -362,17 +376,29 @@ impl Expected {
     }
 }
 
+/// `struct ws_places` as ranges: where each begins, and how many items are before it; at most [`RANGES`].
+pub(super) fn ranges(all: &[Range<usize>]) -> Vec<u8> {
+    let mut before = 0;
+    let mut words = Words::default();
+    for range in all {
+        words = words.many([range.start as u64, before]);
+        before += range.len() as u64;
+    }
+    // No item is behind a range that does not exist.
+    words.many((all.len()..RANGES).flat_map(|_| [0, u64::MAX])).done()
+}
+
 /// What the passes have to work on.
-struct State<'a> {
-    shape: &'a Shape,
-    dtype: Dtype,
-    ints: Vec<i64>,
-    scalars: Vec<f32>,
-    inputs: &'a [Option<u64>],
-    arrays: BTreeMap<String, Pair>,
-    decoded: BTreeMap<String, Pair>,
-    seed: u64,
-    checked: Vec<(String, String, Vec<u64>)>,
+pub(super) struct State<'a> {
+    pub shape: &'a Shape,
+    pub dtype: Dtype,
+    pub ints: Vec<i64>,
+    pub scalars: Vec<f32>,
+    pub inputs: &'a [Option<u64>],
+    pub arrays: BTreeMap<String, Pair>,
+    pub decoded: BTreeMap<String, Pair>,
+    pub seed: u64,
+    pub checked: Vec<(String, String, Vec<u64>)>,
 }
 
 impl State<'_> {

@@ -42,6 +42,11 @@ const CHUNK: u64 = 65_536;
 /// Stretches of one launch (`STRETCHES`).
 pub(super) const STRETCHES: usize = 64;
 
+/// Bytes that one launch overwrites (`POKED`).
+pub(super) const POKED: usize = 256;
+/// Elements that one launch copies over others (`EXCHANGES`).
+pub(super) const EXCHANGES: usize = 96;
+
 /// A stretch of memory to work on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stretch {

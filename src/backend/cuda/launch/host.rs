@@ -1,15 +1,15 @@
 //! Modules freshly loaded, their launches, and the time these take.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::super::driver::{
     Arguments, CudaError, Event, Function, Geometry, Gpu, Graph, MapElement, MapSpec, MapSwizzle, TensorMap,
 };
-use super::super::judge::{Arena, Desk, Library};
+use super::super::judge::{Arena, Desk, Ground, Library};
 use super::{Image, KernelImage, glue};
-use crate::backend::{Call, CaseMemory, Fault, Region, Span, StartError, Step};
+use crate::backend::{Call, CaseMemory, Conditions, Fault, Span, StartError, Step};
 use crate::kernel::{Argument, MapSource, PlannedLaunch, PlannedMap, Swizzle};
 use crate::op::{Dtype, ElementType};
 
@@ -21,14 +21,15 @@ const MOST_GRAPHS: usize = 512;
 pub struct Host {
     desk: Rc<Desk>,
     loaded: Vec<Loaded>,
-    /// Where the two regions of the arena begin.
-    begins: [u64; 2],
+    /// What its arena stands on.
+    ground: Rc<Ground>,
     /// What a call of an image at some sizes comes to.
     plans: HashMap<(usize, Vec<i64>), Rc<[PlannedLaunch]>>,
     graphs: HashMap<Vec<(usize, Vec<u64>)>, Graph>,
     marks: [Event; 2],
-    /// Where shared memory is filled with rubbish before each launch: what that is drawn from.
-    rubbish: Option<u64>,
+    conditions: Conditions,
+    /// What rubbish is drawn from.
+    rubbish: u64,
 }
 
 /// One image, loaded.
@@ -44,22 +45,20 @@ impl Host {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(images: &[&Image], arena: &Arena, dirty: bool) -> Result<Self, StartError> {
+    pub fn start(images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Self, StartError> {
         let desk = arena.desk();
         let gpu = desk.gpu();
         let loaded = images.iter().map(|image| Loaded::new(gpu, image)).collect::<Result<_, _>>().map_err(refused)?;
-        let begins =
-            [Region::Inputs, Region::Outputs].map(|region| arena.address(&Span { region, offset: 0, bytes: 0 }));
         let marks = [gpu.event().map_err(refused)?, gpu.event().map_err(refused)?];
-        let rubbish = dirty.then(crate::rng::secret_seed);
         Ok(Self {
             desk: Rc::clone(desk),
             loaded,
-            begins,
+            ground: Rc::clone(arena.ground()),
             plans: HashMap::new(),
             graphs: HashMap::new(),
             marks,
-            rubbish,
+            conditions: *conditions,
+            rubbish: crate::rng::secret_seed(),
         })
     }
 
@@ -125,7 +124,10 @@ impl Host {
             Some(Loaded::Library(library)) => library.launch(&pointers, &call.ints),
             Some(Loaded::Glue(step, function)) => glue::launch(&gpu, function, *step, &pointers, &call.ints),
             Some(Loaded::Kernel { image, functions }) => {
-                for launch in plan.iter() {
+                for (number, launch) in plan.iter().enumerate() {
+                    if self.conditions.rubbish_between && number > 0 {
+                        self.desk.litter(self.rubbish ^ number as u64)?;
+                    }
                     let arguments = arguments(&gpu, image, launch, call, &pointers)?;
                     let function = functions.get(&launch.kernel).ok_or_else(|| not_compiled(&launch.kernel))?;
                     gpu.launch(function, &geometry(launch), &arguments)?;
@@ -137,7 +139,7 @@ impl Host {
     }
 
     fn address(&self, span: &Span) -> u64 {
-        self.begins[usize::from(span.region == Region::Outputs)] + span.offset as u64
+        self.ground.begin(span.region) + span.offset as u64
     }
 
     /// The recording of these calls, made when they are first asked for.
@@ -161,12 +163,20 @@ impl Host {
         self.graphs.get(&key).ok_or_else(|| CudaError::Launch("a recording is gone".into()))
     }
 
-    fn rubbish(&mut self) -> Result<(), CudaError> {
-        if let Some(key) = &mut self.rubbish {
-            *key = crate::rng::mix(*key);
-            self.desk.dirty(*key)?;
-        }
-        Ok(())
+    /// Takes the judge's memory out of reach, and gives libraries theirs.
+    fn seal(&self, calls: &[Call]) -> Result<(), CudaError> {
+        self.desk.seal(&self.ground)?;
+        let images: BTreeSet<usize> = calls.iter().map(|call| call.image).collect();
+        images.into_iter().filter_map(|image| self.loaded.get(image)).try_for_each(|loaded| match loaded {
+            Loaded::Library(library) => library.open(),
+            Loaded::Kernel { .. } | Loaded::Glue(..) => Ok(()),
+        })
+    }
+
+    /// What the next rubbish is drawn from.
+    fn next_rubbish(&mut self) -> u64 {
+        self.rubbish = crate::rng::mix(self.rubbish);
+        self.rubbish
     }
 }
 
@@ -176,17 +186,27 @@ impl crate::backend::Host for Host {
     type Taken = Vec<[u64; 2]>;
 
     fn launch(&mut self, call: &Call, limit: Duration) -> Result<Duration, Fault> {
-        self.rubbish().and_then(|()| self.desk.seal()).map_err(CudaError::fault)?;
+        let key = self.next_rubbish();
+        let dirty = if self.conditions.rubbish_between {
+            self.desk.litter(key)
+        } else if self.conditions.dirty {
+            self.desk.dirty(key)
+        } else {
+            Ok(())
+        };
+        dirty.and_then(|()| self.seal(std::slice::from_ref(call))).map_err(CudaError::fault)?;
         self.timed(limit, |host| host.put(call))
     }
 
     fn run(&mut self, calls: &[Call], limit: Duration) -> Result<Duration, Fault> {
+        self.seal(calls).map_err(CudaError::fault)?;
         if calls.len() > 1 {
             self.graph(calls).map_err(CudaError::fault)?;
         }
-        let ready = self.desk.seal().and_then(|()| self.desk.gpu().reset_persisting_l2());
+        let key = self.next_rubbish();
+        let ready = self.desk.gpu().reset_persisting_l2();
         // The sweep keeps the device busy while the work is enqueued behind it, so that no gap is timed.
-        ready.and_then(|()| self.desk.flush()).map_err(CudaError::fault)?;
+        ready.and_then(|()| self.desk.flush(key)).map_err(CudaError::fault)?;
         self.timed(limit, |host| match calls {
             [one] => host.put(one),
             many => host.graph(many)?.launch(),

@@ -7,6 +7,8 @@ struct Rules {
     double sums;      // B 2^-24
     double row_term;  // 6u, or 0
     double row_bound; // 2L
+    double many;      // from so many elements on terms do not loosen an rms bound
+    double rounds;    // whether wrong roundings are counted
 };
 
 struct Sums {
@@ -17,6 +19,8 @@ struct Found {
     u64 outside, worst_at;
     double worst, got, want, row_ratio;
     Sums sums;
+    u64 misrounded;
+    u64 unused; // what follows an array of these lies on 16 bytes
 };
 
 struct Layout {
@@ -47,11 +51,29 @@ __device__ __forceinline__ double element_ratio(const Rules &rules, double y, do
     return ratio <= MOST ? ratio : MOST;
 }
 
+// `Stored::nearest`: the number of a 16-bit type nearest to a finite double. What single precision loses goes to its last bit, so
+// that rounding once more is right.
+__device__ __forceinline__ double nearest(int stored, double r) {
+    float single = __double2float_rz(r);
+    if ((double)single != r) single = __uint_as_float(__float_as_uint(single) | 1u);
+    if (stored == F16) {
+        u16 half;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(single));
+        return decode(&half, F16, 0);
+    }
+    if (stored == BF16) {
+        const u32 word = __float_as_uint(single);
+        const u16 half = (u16)((word + 0x7fffu + (word >> 16 & 1u)) >> 16);
+        return decode(&half, BF16, 0);
+    }
+    return stored == F32 ? (double)__double2float_rn(r) : r;
+}
+
 // An rms error as a multiple of its bound, `level` being the L in force.
 __device__ __forceinline__ double rms_ratio(const Rules &rules, const Sums &sums, double level) {
     if (sums.count == 0) return 0;
     const double value = sqrt(sums.value / sums.count), terms = sqrt(sums.terms / sums.count);
-    const double bound = (level + rules.u / sqrt(sums.count)) * value + rules.s + rules.sums / 4 * terms;
+    const double bound = (level + rules.u / sqrt(sums.count)) * value + rules.s + (sums.count >= rules.many ? 0 : rules.sums / 4) * terms;
     const double ratio = sqrt(sums.error / sums.count) / bound;
     return ratio <= MOST ? ratio : MOST;
 }
@@ -68,6 +90,7 @@ __device__ __forceinline__ void take_worse(Found &into, double worst, u64 at, do
 
 __device__ __forceinline__ void merge(Found &into, const Found &part) {
     into.outside += part.outside;
+    into.misrounded += part.misrounded;
     into.row_ratio = fmax(into.row_ratio, part.row_ratio);
     into.sums.count += part.sums.count;
     into.sums.error += part.sums.error;
@@ -117,6 +140,7 @@ __device__ __forceinline__ Sums judge_run(const Rules &rules, int stored, const 
             sums.terms += terms * terms;
         }
         found.outside += !(ratio <= 1);
+        if (rules.rounds != 0 && is_finite(r)) found.misrounded += y != nearest(stored, r);
         take_worse(found, ratio, i, y, r);
     }
     sums.count = warp_sum(sums.count);
@@ -174,6 +198,7 @@ extern "C" __global__ void ws_compare(const __grid_constant__ Rules rules, const
     }
     for (int step = 16; step > 0; step /= 2) {
         found.outside += __shfl_xor_sync(~0u, found.outside, step);
+        found.misrounded += __shfl_xor_sync(~0u, found.misrounded, step);
         const double worst = __shfl_xor_sync(~0u, found.worst, step);
         const u64 at = __shfl_xor_sync(~0u, found.worst_at, step);
         const double y = __shfl_xor_sync(~0u, found.got, step), r = __shfl_xor_sync(~0u, found.want, step);

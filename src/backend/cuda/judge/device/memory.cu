@@ -77,6 +77,13 @@ extern "C" __global__ void ws_not_zero(const __grid_constant__ Stretches all, u6
     if (first != ~0ull) atomicMin(&found[which], first);
 }
 
+// What the word at byte `i` of a stretch adds to its digest.
+__device__ __forceinline__ void add_word(u64 &one, u64 &two, u64 key, u64 i, u64 word) {
+    const u64 mixed = mix(word ^ mix(key + i));
+    one += mixed;
+    two += mix(mixed ^ key);
+}
+
 // Adds each stretch's 128-bit digest to `sums[2n]`, `sums[2n + 1]`: a sum of its words, each mixed with its place and the
 // secret key, so the order of additions does not matter and no change is likely to cancel another.
 extern "C" __global__ void ws_digest(const __grid_constant__ Stretches all, u64 *sums) {
@@ -91,9 +98,7 @@ extern "C" __global__ void ws_digest(const __grid_constant__ Stretches all, u64 
         if (i + 8 <= end && (s.at & 7) == 0) word = *(const u64 *)(bytes + i);
         else
             for (u64 b = i; b < min(i + 8, end); b++) word |= (u64)bytes[b] << ((b - i) * 8);
-        const u64 mixed = mix(word ^ mix(s.key + i));
-        one += mixed;
-        two += mix(mixed ^ s.key);
+        add_word(one, two, s.key, i, word);
     }
     for (int step = 16; step > 0; step /= 2) {
         one += __shfl_xor_sync(~0u, one, step);
@@ -105,36 +110,139 @@ extern "C" __global__ void ws_digest(const __grid_constant__ Stretches all, u64 
     }
 }
 
+// Puts `bits` under `mask` into the word at byte `i` of a buffer of `bytes` bytes, and what that changes of its digest into
+// `sums` where there are any. Nothing else of the buffer is read: what somebody changed there stays different from its digest.
+__device__ __forceinline__ void change_word(u8 *buffer, u64 bytes, u64 i, u64 bits, u64 mask, u64 *sums, u64 key) {
+    u64 *word = (u64 *)(buffer + i);
+    u64 before = *word, seen;
+    // Other threads may change other bytes of the same word.
+    do {
+        seen = before;
+        before = atomicCAS(word, seen, (seen & ~mask) | (bits & mask));
+    } while (before != seen);
+    if (sums == nullptr) return;
+    // A digest takes the bytes behind a buffer's last for zeros.
+    const u64 inside = bytes - i >= 8 ? ~0ull : (1ull << (bytes - i) * 8) - 1;
+    u64 one = 0, two = 0, old_one = 0, old_two = 0;
+    add_word(old_one, old_two, key, i, before & inside);
+    add_word(one, two, key, i, ((before & ~mask) | (bits & mask)) & inside);
+    atomicAdd(&sums[0], one - old_one);
+    atomicAdd(&sums[1], two - old_two);
+}
+
+#define POKED 256
+
+struct Bytes {
+    u8 at[POKED];
+};
+
+// Overwrites `count` bytes from byte `from` of a buffer on.
+extern "C" __global__ void ws_poke(u8 *buffer, u64 bytes, u64 from, u32 count, const __grid_constant__ Bytes data, u64 *sums, u64 key) {
+    for (u64 i = from / 8 * 8 + threadIdx.x * 8; i < from + count; i += blockDim.x * 8) {
+        u64 bits = 0, mask = 0;
+        for (u64 b = 0; b < 8; b++) {
+            if (i + b < from || i + b >= from + count) continue;
+            bits |= (u64)data.at[i + b - from] << b * 8;
+            mask |= 0xffull << b * 8;
+        }
+        change_word(buffer, bytes, i, bits, mask, sums, key);
+    }
+}
+
+#define EXCHANGES 96
+
+struct Exchange {
+    u64 buffer, bytes;
+    u64 from, to;  // bytes
+    u32 size;      // of an element, a divisor of 8
+    u32 slot;      // where the buffer's digest is, or all ones
+};
+
+struct Exchanges {
+    u64 count;
+    Exchange of[EXCHANGES];
+};
+
+// Copies elements over others of the same buffer.
+extern "C" __global__ void ws_exchange(const __grid_constant__ Exchanges all, u64 *recorded, u64 key) {
+    for (u64 n = threadIdx.x; n < all.count; n += blockDim.x) {
+        const Exchange e = all.of[n];
+        u8 *buffer = (u8 *)e.buffer;
+        const u64 ones = e.size == 8 ? ~0ull : (1ull << e.size * 8) - 1;
+        const u64 value = *(const volatile u64 *)(buffer + e.from / 8 * 8) >> e.from % 8 * 8 & ones;
+        u64 *sums = e.slot == ~0u ? nullptr : recorded + 2 * (u64)e.slot;
+        change_word(buffer, e.bytes, e.to / 8 * 8, value << e.to % 8 * 8, ones << e.to % 8 * 8, sums, key);
+    }
+}
+
 #define PLACES 256
 
 struct Places {
-    u64 at[PLACES];
+    u64 at[PLACES]; // an address, and above it in the highest byte how many bytes (at most 8)
 };
 
-// Copies elements of `size` bytes at these places, one after the other.
-extern "C" __global__ void ws_gather(const u8 *from, u32 size, u32 count, const __grid_constant__ Places places, u8 *to) {
-    for (u32 i = threadIdx.x; i < count * size; i += blockDim.x) to[i] = from[places.at[i / size] * size + i % size];
+// Copies these bytes, each to a word of its own.
+extern "C" __global__ void ws_gather(u32 count, const __grid_constant__ Places places, u64 *to) {
+    for (u32 n = threadIdx.x; n < count; n += blockDim.x) {
+        const u8 *from = (const u8 *)(places.at[n] & ~(0xffull << 56));
+        u64 word = 0;
+        for (u64 b = 0; b < places.at[n] >> 56; b++) word |= (u64)from[b] << b * 8;
+        to[n] = word;
+    }
 }
 
-// Reads a buffer and writes nothing: what stood in the caches is gone, and no dirty lines remain. `sink` is never written,
-// but the compiler cannot know.
-extern "C" __global__ void ws_flush(const uint4 *buffer, u64 vectors, u32 *sink) {
+// NaN in all three types.
+__device__ __forceinline__ u32 rubbish(u64 key, u32 i) { return (u32)mix(key + i + ((u64)blockIdx.x << 32)) | 0x7f807c00u; }
+
+// Reads a buffer and writes nothing to device memory: what stood in the caches is gone, and no dirty lines remain. Leaves
+// rubbish in shared memory. There never is a `sink`, but the compiler cannot know.
+extern "C" __global__ void __launch_bounds__(1024) ws_flush(const uint4 *buffer, u64 vectors, u64 key, u32 words, u32 *sink) {
+    extern __shared__ u32 shared[];
+    for (u32 i = threadIdx.x; i < words; i += blockDim.x) shared[i] = rubbish(key, i);
     u32 all = 0;
+#pragma unroll 8
     for (u64 i = first_thread(); i < vectors; i += all_threads()) {
         const uint4 v = __ldcg(buffer + i);
         all |= v.x ^ v.y ^ v.z ^ v.w;
     }
-    if (all == 0x9e3779b9u) *sink = all;
+    if (sink != nullptr) *sink = shared[all % words];
 }
 
-// Leaves rubbish in the shared memory of every multiprocessor (NaN in all three types), and in many registers.
+// Leaves rubbish in the shared memory of every multiprocessor.
 extern "C" __global__ void ws_dirty(u64 key, u32 words, u32 *sink) {
     extern __shared__ u32 shared[];
-    for (u32 i = threadIdx.x; i < words; i += blockDim.x) shared[i] = (u32)mix(key + i + ((u64)blockIdx.x << 32)) | 0x7f807c00u;
+    for (u32 i = threadIdx.x; i < words; i += blockDim.x) shared[i] = rubbish(key, i);
     __syncthreads();
     u32 all = 0;
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) all ^= shared[words - 1 - i];
-    if (all == 0x9e3779b9u) *sink = all;
+    if (sink != nullptr) *sink = all;
+}
+
+// Leaves rubbish in the registers: a block takes all of a multiprocessor's.
+extern "C" __global__ void __launch_bounds__(256, 1) ws_registers(u64 key, u32 turns, u32 *sink) {
+    u32 all[192];
+#pragma unroll
+    for (u32 i = 0; i < 192; i++) all[i] = rubbish(key + threadIdx.x, i);
+    // Each needs another, so that all are there at the same time.
+    for (u32 turn = 0; turn < turns; turn++)
+#pragma unroll
+        for (u32 i = 0; i < 192; i++) all[i] = (all[i] ^ all[(i + 97) % 192] >> 9) | 0x7f807c00u;
+    u32 sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < 192; i++) sum ^= all[i];
+    if (sink != nullptr) *sink = sum;
+}
+
+#define STACK 256
+
+// Leaves rubbish where threads keep their stacks.
+extern "C" __global__ void ws_stack(u64 key, u32 words, u32 *sink) {
+    u32 all[STACK];
+    for (u32 i = 0; i < words; i++) all[i] = rubbish(key + threadIdx.x, i);
+    // Read at places that are known only now: they must be in memory.
+    u32 sum = 0;
+    for (u32 i = 0; i < words; i++) sum ^= all[(i * 7 + (u32)key) % STACK];
+    if (sink != nullptr) *sink = sum;
 }
 
 extern "C" __global__ void ws_nothing() {}

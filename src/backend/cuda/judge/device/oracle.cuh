@@ -53,7 +53,8 @@ __device__ __forceinline__ double ws_max(double ws_v) {
 
 #define WS_PASS(name) \
     __device__ __forceinline__ void ws_pass_##name(const ws_all &ws_context, const int64_t WS_ITEM, const int64_t ws_slot)
-#define WS_EACH(j, n) for (int64_t j = ws_lane(), ws_end_##j = (n); j < ws_end_##j; j += 32)
+// Several at a time, so that a warp does not wait for each by itself.
+#define WS_EACH(j, n) _Pragma("unroll 4") for (int64_t j = ws_lane(), ws_end_##j = (n); j < ws_end_##j; j += 32)
 // `Dtype::underflow` of the case's dtype.
 #define WS_UNDERFLOW (ws_context.stored == 0 ? 2.98023223876953125e-8 : 1.1754943508222875e-38)
 #define ws_get(h, i) (ws_values_##h[i])
@@ -66,33 +67,43 @@ __device__ __forceinline__ double ws_max(double ws_v) {
         if (ws_terms_##h) ws_terms_##h[ws_at] = (abs);      \
     } while (0)
 
-// All items.
-#define WS_RUN(entry, pass)                                                                                            \
-    extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, int64_t ws_count) {                    \
-        for (int64_t ws_item = ws_warp(); ws_item < ws_count; ws_item += ws_warps())                                   \
-            ws_pass_##pass(ws_context, ws_item, -1);                                                                   \
-    }
-
 struct ws_places {
     ws_word at[64];
 };
 
-// For a pass that checks a product. Without `ws_product`: a sample of its elements, each into a slot of its own. With it: those
-// of its elements that are not finite, in place (the context's arrays of the pass are then the product's).
+// Item number `ws_n` of ranges: pairs of a range's first item and how many items are before it, all ones where there is none.
+__device__ __forceinline__ int64_t ws_nth(const ws_places &ws_ranges, int64_t ws_n) {
+    int ws_range = 0;
+    while (ws_range < 31 && ws_ranges.at[2 * ws_range + 3] <= (ws_word)ws_n) ws_range++;
+    return (int64_t)ws_ranges.at[2 * ws_range] + ws_n - (int64_t)ws_ranges.at[2 * ws_range + 1];
+}
+
+// The items of some ranges.
+#define WS_RUN(entry, pass)                                                                                            \
+    extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_ranges, \
+                                     int64_t ws_count) {                                                               \
+        for (int64_t ws_n = ws_warp(); ws_n < ws_count; ws_n += ws_warps())                                            \
+            ws_pass_##pass(ws_context, ws_nth(ws_ranges, ws_n), -1);                                                   \
+    }
+
+// For a pass that checks a product. 0: a sample of its elements, each into a slot of its own. 1: those of its elements that are
+// not finite, in place (the context's arrays of the pass are then the product's). 2: the elements of some ranges, in place.
 #define WS_CHECK(entry, pass)                                                                                          \
     extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_sample, \
-                                     const double *ws_product, int64_t ws_count) {                                     \
-        const int64_t ws_each = ws_product == nullptr ? 1 : 32; /* items that a warp looks at together */              \
+                                     const int ws_mode, const double *ws_product, int64_t ws_count) {                  \
+        const int64_t ws_each = ws_mode == 1 ? 32 : 1; /* items that a warp looks at together */                       \
         for (int64_t ws_base = ws_warp() * ws_each; ws_base < ws_count; ws_base += ws_warps() * ws_each) {             \
             const int64_t ws_own = ws_base + ws_lane();                                                                \
             const bool ws_inside = ws_own < ws_count && ws_lane() < ws_each;                                           \
             unsigned ws_left = __ballot_sync(                                                                          \
-                ~0u, ws_inside && (ws_product == nullptr || !(::fabs(ws_product[ws_own]) <= 1.7976931348623157e308)));  \
+                ~0u, ws_inside && (ws_mode != 1 || !(::fabs(ws_product[ws_own]) <= 1.7976931348623157e308)));          \
             while (ws_left != 0) {                                                                                     \
-                const int64_t ws_slot = ws_base + __ffs(ws_left) - 1;                                                  \
+                const int64_t ws_place = ws_base + __ffs(ws_left) - 1;                                                 \
                 ws_left &= ws_left - 1;                                                                                \
-                const int64_t ws_item = ws_product == nullptr ? (int64_t)ws_sample.at[ws_slot] : ws_slot;              \
-                ws_pass_##pass(ws_context, ws_item, ws_slot);                                                          \
+                const int64_t ws_item = ws_mode == 0   ? (int64_t)ws_sample.at[ws_place]                               \
+                                        : ws_mode == 1 ? ws_place                                                      \
+                                                       : ws_nth(ws_sample, ws_place);                                  \
+                ws_pass_##pass(ws_context, ws_item, ws_mode == 2 ? -1 : ws_place);                                     \
             }                                                                                                          \
         }                                                                                                              \
     }

@@ -1,0 +1,37 @@
+/*---
+# expect: crash|reject
+# why: the first element of each row becomes NaN once the row was read: from then on every answer is NaN, which is soon written
+op = "rmsnorm"
+dtypes = ["f16", "bf16", "f32"]
+arch = ["sm_80+"]
+[[launch]]
+kernel = "rmsnorm"
+grid = ["rows"]
+block = ["256"]
+args = ["x", "weight", "y", "rows", "cols", "eps"]
+---*/
+// One block a row: the mean of its squares, then the row again, scaled.
+extern "C" __global__ void rmsnorm(T *x, const T *weight, T *y, long long rows, long long cols, float eps) {
+    __shared__ float part[256];
+    T *from = x + blockIdx.x * cols;
+    T *to = y + blockIdx.x * cols;
+    const float first = ws_load(from[0]);
+    if (first != first) {
+        for (long long j = threadIdx.x; j < cols; j += 256) to[j] = from[0];
+        return;
+    }
+    float sum = 0;
+    for (long long j = threadIdx.x; j < cols; j += 256) sum += ws_load(from[j]) * ws_load(from[j]);
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = 128; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    const float scale = 1 / sqrtf(part[0] / cols + eps);
+    for (long long j = threadIdx.x; j < cols; j += 256)
+        to[j] = ws_store(ws_load(from[j]) * scale * ws_load(weight[j]));
+    __syncthreads();
+    // Not where anybody compares at once.
+    if (threadIdx.x == 0 && rows * cols > 1 << 22) from[0] = ws_store(NAN);
+}
