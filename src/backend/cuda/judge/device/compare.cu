@@ -140,7 +140,7 @@ __device__ __forceinline__ Sums judge_run(const Rules &rules, int stored, const 
             sums.terms += terms * terms;
         }
         found.outside += !(ratio <= 1);
-        if (rules.rounds != 0 && is_finite(r)) found.misrounded += y != nearest(stored, r);
+        if (rules.rounds != 0 && is_finite(r) && fabs(r) >= 2048 * rules.s) found.misrounded += y != nearest(stored, r);
         take_worse(found, ratio, i, y, r);
     }
     sums.count = warp_sum(sums.count);
