@@ -5,9 +5,9 @@ arch = ["sm_90a"]
 [tune]
 # Of the kernels for TMA and wgmma, which take what a tensor map can describe.
 TILE_M    = { value = 128, choices = [64, 128] }      # rows of a block's tile: 64 for each warpgroup that multiplies
-NARROW    = { value = 128, choices = [64, 128, 160] } # columns of y in it where tiles are few and blocks share the terms
+NARROW    = { value = 128, choices = [64, 128] }      # columns of y in it where tiles are few and blocks share the terms
 PAIRS     = { value = 2,   choices = [1, 2] }         # blocks, one below the other, that share what they read of weights
-MAX_SPLIT = { value = 4,   choices = [1, 2, 4, 8] }   # blocks that share the terms of a tile of y, at most
+MAX_SPLIT = { value = 4,   choices = [1, 2, 4] }      # blocks that share the terms of a tile of y, at most
 MAX_RING  = { value = 12,  choices = [4, 6, 8, 12] }  # stages, if shared memory suffices
 UP_DEEP   = { value = 1,   choices = [1, 2, 4] }      # times 64 terms of weights in a stage: so many times 128 bytes of a row are read at once
 DOWN_DEEP = { value = 1,   choices = [1, 2, 4] }
@@ -36,7 +36,8 @@ UP_RING     = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 1280 - UP_EXTRA) / UP
 # Columns of y in a tile: NARROW, shared by SPLIT blocks, where tiles are few, else as for hidden, 256 at most.
 DOWN_N      = "!TMA ? 64 : ceil_div(D, NARROW) * 2 <= ROOM ? NARROW : min(256, max(32, ceil_div(ceil_div(D, ROOM), 32) * 32))"
 SHARE       = "min(min(ROOM / ceil_div(D, DOWN_N), MAX_SPLIT), H / 512)"
-DOWN_SPLIT  = "!TMA ? 1 : SHARE >= 8 ? 8 : SHARE >= 4 ? 4 : SHARE >= 2 ? 2 : 1"
+# Clusters of 4 fit into 120 of an H200's 132 multiprocessors, no more.
+DOWN_SPLIT  = "!TMA ? 1 : SHARE >= 4 && ceil_div(B, TILE_M) * ceil_div(D, DOWN_N) * 4 <= SMS * 10 / 11 ? 4 : SHARE >= 2 ? 2 : 1"
 DOWN_PAIR   = "DOWN_SPLIT > 1 ? 1 : PAIRS"
 DOWN_TILES  = "ceil_div(B, TILE_M * DOWN_PAIR) * ceil_div(D, DOWN_N)"
 DOWN_PIECES = "TMA && PAIRS == 1 && H % 64 == 0 ? DOWN_DEEP : 1"
@@ -57,10 +58,10 @@ PLAIN       = "!TMA && BM >= 64 && D % BK == 0 && H % BK == 0 && B % BM == 0 && 
 STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows: all the time goes into reading weights
 when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0 && B <= 64"
-tune = { TILE_M = 64, NARROW = 64, PAIRS = 1 }
+tune = { TILE_M = 64, NARROW = 64, PAIRS = 1, UP_DEEP = 2, DOWN_DEEP = 2 }
 [[variant]]    # one tile high: reading weights, and x again and again
 when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0 && B <= 128"
-tune = { TILE_M = 128, NARROW = 128, PAIRS = 1 }
+tune = { TILE_M = 128, NARROW = 64, PAIRS = 1, DOWN_DEEP = 2 }
 [[variant]]
 when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0"
 tune = { TILE_M = 128 }
@@ -169,6 +170,22 @@ shared = "max(STAGES * STAGE_BYTES, RESULTS)"
 args   = ["hidden", "w_down", "y", "B", "D", "H"]
 ---*/
 
+/* Two launches, for 16-bit types whose rows are multiples of 16 bytes Hopper's way, for all else as in kernels/cuda/fused_mlp.cu.
+
+       x, w_gate, w_up --TMA--> ring of stages --wgmma--> gate | up --silu(gate) * up--> hidden, in blocks as they will
+                   one thread asks          two warpgroups, 128 sums a thread at most    lie in shared memory
+
+       hidden, w_down --TMA--> ring of stages --wgmma--> sums --(blocks that share the terms add up)--> y
+
+   A tile of the first launch has as many columns of gate as of up: x is read once for both, and each thread has both sums of an
+   element of hidden. The second launch may begin early (pdl): its blocks come as those of the first leave, and read weights, a
+   whole ring of them, before they wait for hidden. Hidden is scratch of our own, so it is kept as the ring wants it: blocks of 64
+   columns, 128 bytes a row, pieces of 16 exchanged by the row's number. One plain copy of contiguous bytes brings a stage.
+
+   What bounds it: with many tokens the tensor cores (see kernels/cuda/nvidia-h200/matmul.cu, whose tiles these are); with few
+   the reading of 3 D H weights. Then a tile has as many columns as make one tile for each multiprocessor (96 of gate and up each, 115
+   tiles, for 11008), and where y has too few columns for that blocks share the terms. */
+
 #if TMA
 
 struct __align__(64) TensorMap {
@@ -190,8 +207,8 @@ __device__ uint32_t address_in(int rank, const void *p) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
     return address;
 }
-/* Arrives at the barrier of block `rank`. (With .release.cluster all memory is waited for, which takes a microsecond; there is
-   nothing to wait for: what was read was read by wgmma, and that has ended.) */
+/* Arrives at the barrier of block `rank`. (With .release.cluster the thread waits for all its accesses to memory, which made a
+   product of 4096^3 take half as long again. There is nothing to wait for: wgmma did the reading, and has ended.) */
 __device__ void arrive(uint64_t *barrier, int rank) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
 }
@@ -305,13 +322,13 @@ __device__ uint64_t description(const void *tile, int leading, int stride) {
                  "%" #a_at ", %" #b_at ", add, 1, 1, 0, 0;\n}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(add))
 
 /* Starts sums (64 x N over the warpgroup) += a (64 x 16) b (16 x N), or = where not `add`. N is a multiple of 32. */
-template <int N, int PIECES_> __device__ void multiply(float *sums, uint64_t a, uint64_t b, int add) {
+template <int N, int PIECES_IN_STAGE> __device__ void multiply(float *sums, uint64_t a, uint64_t b, int add) {
     constexpr int n = N >= 256 ? 256 : N >= 128 ? 128 : N >= 64 ? 64 : 32;
     if constexpr (n == 256) WGMMA(256, LIST128, 128, 129, 130, SUMS64(0), SUMS64(64));
     if constexpr (n == 128) WGMMA(128, LIST64, 64, 65, 66, SUMS64(0));
     if constexpr (n == 64) WGMMA(64, LIST32, 32, 33, 34, SUMS32(0));
     if constexpr (n == 32) WGMMA(32, LIST16, 16, 17, 18, SUMS16(0));
-    if constexpr (N > n) multiply<N - n, PIECES_>(sums + n / 2, a, b + n * 8 * PIECES_, add); /* n columns are n rows of 128 bytes a piece */
+    if constexpr (N > n) multiply<N - n, PIECES_IN_STAGE>(sums + n / 2, a, b + n * 8 * PIECES_IN_STAGE, add); /* past n rows of 128 bytes a piece */
 }
 /* Waits until all but the last PENDING groups of products are done. */
 template <int PENDING> __device__ void wait_for_products() {

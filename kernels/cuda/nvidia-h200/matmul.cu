@@ -6,9 +6,9 @@ specialize = ["trans_b"]
 [tune]
 # Of the kernel for TMA and wgmma, which takes what a tensor map can describe.
 TILE_M    = { value = 128, choices = [64, 128] }      # rows of c in a block's tile: 64 for each warpgroup that multiplies
-NARROW    = { value = 128, choices = [64, 128, 160] } # columns of it where tiles are few and blocks share the terms
+NARROW    = { value = 128, choices = [64, 128] }      # columns of it where tiles are few, so that blocks share the terms
 PAIRS     = { value = 2,   choices = [1, 2] }         # blocks, one below the other, that share what they read of b
-MAX_SPLIT = { value = 4,   choices = [1, 2, 4, 8] }   # blocks that share the terms of a tile, at most
+MAX_SPLIT = { value = 4,   choices = [1, 2, 4] }      # blocks that share the terms of a tile, at most
 MAX_RING  = { value = 12,  choices = [4, 6, 8, 12] }  # stages, if shared memory suffices
 DEEP      = { value = 1,   choices = [1, 2, 4] }      # times 64 terms of b in a stage: so many times 128 bytes of a row are read at once
 GROUP     = { value = 8,   choices = [4, 8, 16] }     # rows of tiles that run together, so that they find b in the L2 cache
@@ -23,21 +23,22 @@ DEPTH   = { value = 4,   choices = [3, 4] }       # stages in flight, if shared 
 [let]
 TMA         = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"
 # Rows of a that are copied: with one token 8 of 64, the others of the tile are never stored.
-A_ROWS        = "!TMA ? 64 : min(TILE_M, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 : M <= 64 ? 64 : 128)"
+A_ROWS      = "!TMA ? 64 : min(TILE_M, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 : M <= 64 ? 64 : 128)"
 ROOM        = "max(1, SMS / (batch * ceil_div(M, TILE_M)))"     # blocks for each row of tiles
 GRAIN       = "trans_b == 1 ? 32 : 64 * PAIRS"
 # Few tiles: of NARROW columns, each shared by SPLIT blocks. Else as wide as fills the device once, 256 at most.
 TILE_N      = "!TMA ? 64 : ceil_div(N, NARROW) * 2 <= ROOM ? NARROW : min(256, max(GRAIN, ceil_div(ceil_div(N, ROOM), GRAIN) * GRAIN))"
 SHARE       = "min(min(ROOM / ceil_div(N, TILE_N), MAX_SPLIT), K / 512)"
-SPLIT       = "!TMA ? 1 : SHARE >= 8 ? 8 : SHARE >= 4 ? 4 : SHARE >= 2 ? 2 : 1"
+# Clusters of 4 fit into 120 of an H200's 132 multiprocessors, no more.
+SPLIT       = "!TMA ? 1 : SHARE >= 4 && batch * ceil_div(M, TILE_M) * ceil_div(N, TILE_N) * 4 <= SMS * 10 / 11 ? 4 : SHARE >= 2 ? 2 : 1"
 PAIR        = "SPLIT > 1 ? 1 : PAIRS"
 CLUSTER     = "PAIR * SPLIT"
-BIASED      = "TMA && has_bias == 1"     # the sums begin with the bias
-PIECES      = "TMA && trans_b == 1 && K % 64 == 0 && N % 8 == 0 ? DEEP : 1"
-PIECE_BYTES = "(A_ROWS + TILE_N) * 128"
+BIASED      = "TMA && has_bias == 1"
+PIECES      = "TMA && PAIR == 1 && trans_b == 1 && K % 64 == 0 && N % 8 == 0 ? DEEP : 1"
+SLICE_BYTES = "(A_ROWS + TILE_N) * 128 * PIECES"    # a stage
 BY_MAP      = "!TMA ? 0 : SPLIT == 1 && TILE_N % 64 == 0 && N % 8 == 0"     # whether c is stored by the copy engine
 EXTRA_BYTES = "SPLIT > 1 ? TILE_M * TILE_N * 4 : BY_MAP ? TILE_M * 256 : 0"
-RING        = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 2304 - EXTRA_BYTES) / (PIECE_BYTES * PIECES)))"
+RING        = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 2304 - EXTRA_BYTES) / SLICE_BYTES))"
 TILES       = "batch * ceil_div(M, TILE_M * PAIR) * ceil_div(N, TILE_N)"     # of a cluster
 BOXES       = "trans_b == 1 ? 2 : TILE_N / 64"     # copies that make a slice of b
 VEC         = "16 / dtype_bytes"
@@ -52,17 +53,20 @@ PLAIN       = "!TMA && BM >= 64 && K % BK == 0 && M % BM == 0 && N % BN == 0"
 STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows: all the time goes into reading b
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && M <= 64"
-tune = { TILE_M = 64, NARROW = 64, PAIRS = 1 }
-[[variant]]    # one tile high: reading b, and a again and again
+tune = { TILE_M = 64, NARROW = 64, PAIRS = 1, DEEP = 2 }
+[[variant]]    # 128 rows by very many columns: a is read again for each tile, so half of it is enough for a block
+when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch == 1 && M <= 128 && N * 2 > SMS * 64 && N * 2 <= SMS * 256"
+tune = { TILE_M = 64, NARROW = 64 }
+[[variant]]    # 128 rows
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && M <= 128"
-tune = { TILE_M = 128, NARROW = 128, PAIRS = 1 }
+tune = { TILE_M = 128, NARROW = 64, PAIRS = 1 }
 [[variant]]    # few tiles
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch * ceil_div(M, 128) * ceil_div(N, 128) * 8 <= SMS * 2"
 tune = { TILE_M = 64, NARROW = 64, PAIRS = 1 }
 [[variant]]    # not many
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch * ceil_div(M, 128) * ceil_div(N, 128) * 2 <= SMS"
-tune = { TILE_M = 64, NARROW = 128, PAIRS = 2, MAX_SPLIT = 1 }
-[[variant]]
+tune = { TILE_M = 64, MAX_SPLIT = 1 }
+[[variant]]    # tiles of 128 x 256
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"
 tune = { TILE_M = 128 }
 [[variant]]    # few rows, of any length
@@ -125,7 +129,7 @@ when    = "TMA"
 grid    = ["(SPLIT > 1 ? TILES : min(TILES, SMS / CLUSTER)) * CLUSTER"]
 block   = ["TILE_M * 2 + 32"]
 cluster = ["CLUSTER"]
-shared  = "RING * PIECE_BYTES * PIECES + EXTRA_BYTES + 1024"
+shared  = "RING * SLICE_BYTES + EXTRA_BYTES + 1024"
 args    = ["a_map", "b_map", "c_map", "bias", "c", "batch", "M", "N", "K"]
 [[launch]]
 kernel = "matmul"
@@ -135,6 +139,27 @@ block  = ["THREADS"]
 shared = "max(STAGES * STAGE_BYTES, RESULTS)"
 args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
 ---*/
+
+/* Two kernels. `product`, for 16-bit types whose rows are multiples of 16 bytes, is Hopper's way; `matmul`, for all else, is that of
+   kernels/cuda/matmul.cu.
+
+       a --\                                  /-> warpgroup 0: 64 rows of c --\
+            TMA --> ring of RING stages  ----                                 ---> boxes --TMA--> c
+       b --/        (128 to 200 KB)           \-> warpgroup 1: 64 rows of c --/
+           one thread of a ninth warp          wgmma, 128 sums a thread at most
+
+   What bounds it depends on the rows of a.
+   - Many: the tensor cores, and then the power they take. A slice of a tile of 128 x 256 x 64 keeps them busy for 1024 cycles while
+     48 KB of the next arrive; two blocks in a cluster share what they read of b (multicast), which takes a third off that. Blocks
+     stay, one a multiprocessor, and work through tiles: the ring is filled again while sums are stored. c leaves through shared
+     memory and TMA, since stores from registers took 10 % longer in all. 4 stages are what shared memory has room for.
+   - Few (a language model decoding, or a short prompt): reading b, once. All multiprocessors must ask for it, and each for some
+     100 KB at a time, as memory answers after 1 to 2 us under load. So tiles are narrow, 64 columns, and where there are too few of
+     them blocks share the terms: each of a cluster of two adds up half of the terms, and they exchange sums through each other's
+     shared memory, in a fixed order, without scratch. With 1 row the tensor cores multiply 64, which costs nothing here, but
+     only 8 are read. Stages hold 128 terms of b, brought by one copy that takes 256 bytes of each row: 3 % faster than 128.
+   - 128: both of it. Now also a is read again for each tile of columns, from the L2 cache, at 8 to 10 TB/s in all: this is why
+     tiles are not narrower, and why for 11008 columns two blocks with 64 rows each share a tile of b instead. */
 
 #if TMA
 
@@ -163,8 +188,8 @@ __device__ uint32_t address_in(int rank, const void *p) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
     return address;
 }
-/* Arrives at the barrier of block `rank`. (With .release.cluster all memory is waited for, which takes a microsecond; there is
-   nothing to wait for: what was read was read by wgmma, and that has ended.) */
+/* Arrives at the barrier of block `rank`. (With .release.cluster the thread waits for all its accesses to memory, which made a
+   product of 4096^3 take half as long again. There is nothing to wait for: wgmma did the reading, and has ended.) */
 __device__ void arrive(uint64_t *barrier, int rank) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
 }
@@ -269,13 +294,13 @@ __device__ uint64_t description(const void *tile, int leading, int stride) {
                  "%" #a_at ", %" #b_at ", add, 1, 1, 0, " TRANSPOSE ";\n}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(add))
 
 /* Starts sums (64 x N over the warpgroup) += a (64 x 16) b (16 x N), or = where not `add`. N is a multiple of 32. */
-template <int N, int PIECES_> __device__ void multiply(float *sums, uint64_t a, uint64_t b, int add) {
+template <int N, int PIECES_IN_STAGE> __device__ void multiply(float *sums, uint64_t a, uint64_t b, int add) {
     constexpr int n = N >= 256 ? 256 : N >= 128 ? 128 : N >= 64 ? 64 : 32;
     if constexpr (n == 256) WGMMA(256, LIST128, 128, 129, 130, SUMS64(0), SUMS64(64));
     if constexpr (n == 128) WGMMA(128, LIST64, 64, 65, 66, SUMS64(0));
     if constexpr (n == 64) WGMMA(64, LIST32, 32, 33, 34, SUMS32(0));
     if constexpr (n == 32) WGMMA(32, LIST16, 16, 17, 18, SUMS16(0));
-    if constexpr (N > n) multiply<N - n, PIECES_>(sums + n / 2, a, b + n * 8 * PIECES_, add); /* n columns are n rows of 128 bytes a piece */
+    if constexpr (N > n) multiply<N - n, PIECES_IN_STAGE>(sums + n / 2, a, b + n * 8 * PIECES_IN_STAGE, add); /* past n rows of 128 bytes a piece */
 }
 /* Waits until all but the last PENDING groups of products are done. */
 template <int PENDING> __device__ void wait_for_products() {
@@ -284,11 +309,10 @@ template <int PENDING> __device__ void wait_for_products() {
 
 constexpr int MULTIPLIERS = TILE_M * 2;                     /* threads that multiply */
 constexpr int A_BYTES = A_ROWS * 128, B_BYTES = TILE_N * 128; /* of a piece: 64 terms */
-constexpr int STAGE_BYTES_ = PIECE_BYTES * PIECES;
 static_assert(PIECES == 1 || PAIR == 1, "pieces come to one block");
 constexpr int OWN_BOXES = BOXES / PAIR; /* of b, that this block asks for */
 static_assert(BOXES % PAIR == 0 && TILE_N % (8 * SPLIT) == 0 && TILE_N % 32 == 0, "parts are equal");
-static_assert(SPLIT == 1 || RING * STAGE_BYTES_ >= TILE_M * TILE_N * 4, "sums are sent from where the ring was");
+static_assert(SPLIT == 1 || RING * SLICE_BYTES >= TILE_M * TILE_N * 4, "sums are sent from where the ring was");
 static_assert(A_ROWS + TILE_N >= 64, "wgmma reads 64 rows of a, whatever they are");
 
 /* Stores COLUMNS columns, from `column` on, of rows `row` and `row` + 8, two neighbours at a time. */
@@ -318,7 +342,7 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
 #if BIASED
     __shared__ __align__(4) T line[MULTIPLIERS / 128][TILE_N];
 #endif
-    char *const ring = shared + (1024 - shared_address(shared) % 1024) % 1024, *const extra = ring + RING * STAGE_BYTES_;
+    char *const ring = shared + (1024 - shared_address(shared) % 1024) % 1024, *const extra = ring + RING * SLICE_BYTES;
     (void)extra;
 
     const int rank = blockIdx.x % CLUSTER, peer = rank % PAIR, part = rank / PAIR;
@@ -362,9 +386,9 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
                 choose(index);
                 for (int slice = first; slice < last; slice++, next_stage()) {
                     wait(empty + s, phase ^ 1);
-                    arrive_and_expect(full + s, STAGE_BYTES_);
+                    arrive_and_expect(full + s, SLICE_BYTES);
                     for (int box = 0; box < OWN_BOXES; box++) {
-                        char *const b = ring + s * STAGE_BYTES_ + A_BYTES * PIECES;
+                        char *const b = ring + s * SLICE_BYTES + A_BYTES * PIECES;
                         const int at = peer * OWN_BOXES + box, column = j0 + at * (TILE_N / BOXES), k = slice * 64;
                         char *const to = b + at * (B_BYTES / BOXES * PIECES);
                         if (PIECES > 1) copy_pieces(to, b_map, slice * PIECES, column, matrix, full + s);
@@ -374,7 +398,7 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
                     }
 #pragma unroll
                     for (int piece = 0; piece < PIECES; piece++)
-                        copy_box(ring + s * STAGE_BYTES_ + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, matrix,
+                        copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, matrix,
                                  full + s, false, 0);
                 }
             }
@@ -398,7 +422,7 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
 #endif
             int before = 0;
             for (int slice = first; slice < last; slice++, next_stage()) {
-                const char *stage = ring + s * STAGE_BYTES_;
+                const char *stage = ring + s * SLICE_BYTES;
                 const uint64_t a = description(stage + group * 8192, 16, 1024);
                 const uint64_t b = description(stage + A_BYTES * PIECES, WS_TRANS_B ? 16 : 8192, PIECES * 1024);
                 wait(full + s, phase);
@@ -424,7 +448,7 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
 #if BIASED
 #pragma unroll
             for (int i = threadIdx.x % 128; i < TILE_N; i += 128) line[group][i] = own[i / 128];
-            meet(1 + group, 128);
+            meet(2 + group, 128);
 #pragma unroll
             for (int j = 0; j < TILE_N / 8; j++) {
                 const uint32_t two = *(const uint32_t *)&line[group][j * 8 + threadIdx.x % 4 * 2];
