@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::names::{Named, instance, named};
+use super::resolve::scratch_elements;
 use super::tensor_map::{Ground, plan_map};
 use super::{Facts, FrontMatter, KernelError, KernelFile, Launch, MapSource, PlannedMap, Resolution};
 use crate::expr::Expr;
@@ -280,7 +281,8 @@ impl Planner<'_> {
             }
             Some(Named::Scratch(index)) => {
                 let scratch = &self.front.scratch[index];
-                let elements = self.resolution.scratch_elements.get(index).copied().unwrap_or(0) as u64;
+                // Not the resolution's: that of a compilation belongs to all shapes that share it.
+                let elements = scratch_elements(scratch, &self.known)? as u64;
                 let size = scratch.dtype.bytes(dtype) as u64;
                 Ok(Ground { source: MapSource::Scratch(index), dtype: scratch.dtype, size, elements })
             }

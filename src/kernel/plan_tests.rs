@@ -209,6 +209,15 @@ fn a_tensor_map_can_describe_scratch() {
 }
 
 #[test]
+fn shapes_that_share_a_compilation_have_scratch_of_their_own_under_their_maps() {
+    let op = samples::matmul();
+    let at = At::new(&op, GEMM, &gemm_shape(), Dtype::F32);
+    let shared = Resolution { scratch_elements: Vec::new(), ..at.resolution().expect("resolves") };
+    let ints = op.ints(&at.shape).expect("complete");
+    assert_eq!(at.kernel.launches(&op, &ints, &shared, &at.facts), at.plan());
+}
+
+#[test]
 fn tensor_maps_that_the_driver_does_not_take_are_refused() {
     let op = samples::matmul();
     let refusal = |from: &str, to: &str| At::new(&op, &GEMM.replace(from, to), &gemm_shape(), Dtype::F16).refusal();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::file::Scratch;
 use super::{FrontMatter, KernelError, KernelFile};
 use crate::expr::Expr;
 use crate::op::{Dtype, Shape};
@@ -46,20 +47,8 @@ impl KernelFile {
         }
         known.extend(macros.clone());
         derive_lets(front, &mut known, &mut macros)?;
-        let scratch_elements = front
-            .scratch
-            .iter()
-            .map(|scratch| {
-                let place = format!("scratch {}", scratch.name);
-                scratch.shape.iter().try_fold(1usize, |n, dimension| {
-                    let size = evaluate(&place, dimension, &known)?;
-                    usize::try_from(size)
-                        .ok()
-                        .and_then(|size| n.checked_mul(size))
-                        .ok_or_else(|| KernelError::Inconsistent(format!("{place}: dimension `{dimension}` is {size}")))
-                })
-            })
-            .collect::<Result<_, _>>()?;
+        let sizes = front.scratch.iter().map(|scratch| scratch_elements(scratch, &known));
+        let scratch_elements = sizes.collect::<Result<_, _>>()?;
         for symbol in &front.specialize {
             let value = shape.get(symbol).ok_or_else(|| {
                 KernelError::Inconsistent(format!("specialize: `{symbol}` is not a symbol of the operation"))
@@ -68,6 +57,18 @@ impl KernelFile {
         }
         Ok(Resolution { dtype, macros, scratch_elements })
     }
+}
+
+/// Elements of a scratch buffer where these names have these values.
+pub(super) fn scratch_elements(scratch: &Scratch, known: &BTreeMap<String, i64>) -> Result<usize, KernelError> {
+    let place = format!("scratch {}", scratch.name);
+    scratch.shape.iter().try_fold(1usize, |n, dimension| {
+        let size = evaluate(&place, dimension, known)?;
+        usize::try_from(size)
+            .ok()
+            .and_then(|size| n.checked_mul(size))
+            .ok_or_else(|| KernelError::Inconsistent(format!("{place}: dimension `{dimension}` is {size}")))
+    })
 }
 
 /// Derived constants may use each other in any order; a circle is an error.
