@@ -462,12 +462,29 @@ pub trait Host {
     /// # Errors
     /// The same.
     fn idle_check(&self) -> Result<(), Fault>;
+    /// What this host's threads ran while no time was taken, where they have an account and launches were looked at with
+    /// [`Host::idle_check`].
+    fn outside(&self) -> Option<Outside> {
+        None
+    }
     /// How much of the device each kernel of `call` occupies, a sentence each, where the backend can tell.
     fn occupancy(&mut self, _call: &Call) -> Vec<String> {
         Vec::new()
     }
     /// Takes the outputs of `copy` as they are now.
     fn take(&self, memory: &CaseMemory, arena: &mut Self::Arena, copy: usize) -> Self::Taken;
+}
+
+/// CPU time, all threads together, that a host took beside the time that was taken for its launches: for getting ready and lying
+/// down, and for any work that it hides there. It is to be compared with that of another kernel in the same turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outside {
+    /// Launches or batches of them that were looked at.
+    pub batches: usize,
+    /// A batch's mean, the tenth of them with the most left out: on a virtual machine the host's doings stand there.
+    pub typical: Duration,
+    /// A batch's median.
+    pub median: Duration,
 }
 
 /// Why there is no image.

@@ -32,6 +32,8 @@ pub struct SourceError {
 
 /// A language of kernels, as far as it differs from the other.
 pub(super) struct Dialect {
+    /// Whether a single quote may stand within a number.
+    pub(super) separates_digits: bool,
     /// More words with no honest use, underscores around them or not.
     pub(super) words: &'static [(&'static str, &'static str)],
     /// Whether a header may be included.
@@ -56,7 +58,10 @@ impl Dialect {
                 return refuse(line_of(text, at), &what);
             }
         }
-        let lines = split(text);
+        let lines = split(text, self.separates_digits);
+        if let Some(line) = lines.iter().find(|line| line.quoted_number) {
+            return refuse(line.number, "a quote within a number: write the number without");
+        }
         lines.iter().try_for_each(|line| self.check_line(line))?;
         Ok(lines)
     }
@@ -67,10 +72,7 @@ impl Dialect {
             self.check_directive(line, directive.trim())?;
         }
         for word in words(code) {
-            let bad = |(bad, _): &&(&str, &str)| *bad == word.trim_matches('_') || *bad == word;
-            if let Some((_, why)) = WORDS.iter().chain(self.words).find(bad) {
-                return refuse(line.number, &format!("`{word}`: {why}"));
-            }
+            self.check_word(line.number, word)?;
             if RAW_PREFIXES.contains(&word) && code.contains(&format!("{word}\"\"")) {
                 return refuse(line.number, "a raw string: write an ordinary one");
             }
@@ -96,10 +98,7 @@ impl Dialect {
         match name.as_str() {
             "include" => self.check_include(line, rest),
             "pragma" if self.knows_pragma(rest) => Ok(()),
-            "pragma" => {
-                let allowed = self.pragmas.join(", ");
-                refuse(line.number, &format!("`#pragma {}`: allowed are {allowed}", spelled(rest)))
-            }
+            "pragma" => self.refuse_pragma(line.number, rest),
             _ => Ok(()),
         }
     }
@@ -120,7 +119,21 @@ impl Dialect {
         }
     }
 
-    fn knows_pragma(&self, text: &str) -> bool {
+    /// Whether a word has an honest use.
+    pub(super) fn check_word(&self, line: usize, word: &str) -> Result<(), SourceError> {
+        let bad = |(bad, _): &&(&str, &str)| *bad == word.trim_matches('_') || *bad == word;
+        match WORDS.iter().chain(self.words).find(bad) {
+            Some((_, why)) => refuse(line, &format!("`{word}`: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn refuse_pragma<T>(&self, line: usize, pragma: &str) -> Result<T, SourceError> {
+        let allowed = self.pragmas.join(", ");
+        refuse(line, &format!("`#pragma {}`: allowed are {allowed}", spelled(pragma)))
+    }
+
+    pub(super) fn knows_pragma(&self, text: &str) -> bool {
         let text = spelled(text);
         let goes_on = |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
         self.pragmas.iter().any(|pragma| text.strip_prefix(pragma).is_some_and(|rest| !goes_on(rest)))

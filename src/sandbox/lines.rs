@@ -9,10 +9,30 @@ pub(super) struct Line {
     pub(super) code: String,
     /// The string literals' contents, in order.
     pub(super) strings: Vec<String>,
+    /// A quote follows a number where none may.
+    pub(super) quoted_number: bool,
 }
 
-/// Logical lines in the order of translation: splices first, then comments (C11 5.1.1.2).
-pub(super) fn split(text: &str) -> Vec<Line> {
+/// Whether code ends within a number (C11 6.4.8), which goes on over letters, dots and signs of exponents.
+fn ends_in_number(code: &str) -> bool {
+    let mut inside = false;
+    let mut before = ' ';
+    for c in code.chars() {
+        let name = c.is_alphanumeric() || c == '_' || c == '$';
+        inside = match (inside, c) {
+            (true, '.' | '\'') => true,
+            (true, '+' | '-') => matches!(before, 'e' | 'E' | 'p' | 'P'),
+            (true, _) => name,
+            (false, _) => c.is_ascii_digit() && !(before.is_alphanumeric() || matches!(before, '_' | '$')),
+        };
+        before = c;
+    }
+    inside
+}
+
+/// Logical lines in the order of translation: splices first, then comments (C11 5.1.1.2). Where `separates_digits`, a quote in a
+/// number is a part of it.
+pub(super) fn split(text: &str, separates_digits: bool) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut line = Line { number: 1, ..Line::default() };
     let mut number = 1;
@@ -89,7 +109,14 @@ pub(super) fn split(text: &str) -> Vec<Line> {
                 line.strings.push(literal);
                 line.code.push_str("\"\"");
             }
+            '\'' if separates_digits
+                && ends_in_number(&line.code)
+                && chars.get(at).is_some_and(|c| c.is_alphanumeric() || *c == '_') =>
+            {
+                line.code.push('\'');
+            }
             '\'' => {
+                line.quoted_number |= ends_in_number(&line.code);
                 let mut escaped = false;
                 loop {
                     let (mut ahead, mut ahead_number) = (at, number);
@@ -119,9 +146,20 @@ mod tests {
 
     #[test]
     fn splices_come_before_comments_and_literals_are_set_apart() {
-        let lines = split("a /* b\n c */ d\n#e\\\nf \"x // y\" '\\'' // z\\\n still\ng");
+        let lines = split("a /* b\n c */ d\n#e\\\nf \"x // y\" '\\'' // z\\\n still\ng", false);
         let seen: Vec<(usize, &str)> = lines.iter().map(|line| (line.number, line.code.trim_end())).collect();
         assert_eq!(seen, [(1, "a   d"), (3, "#ef \"\" ' '"), (6, "g")]);
         assert_eq!(lines[1].strings, ["x // y"]);
+    }
+
+    #[test]
+    fn a_quote_in_a_number_separates_digits_where_the_language_has_it() {
+        let code = |text: &str, separates| split(text, separates)[0].code.trim_end().to_owned();
+        assert_eq!(
+            code("a1'x' + 0x1'f'2 + 1e+5'0 + u8'x' + .5'5 // '", true),
+            "a1' ' + 0x1'f'2 + 1e+5'0 + u8' ' + .5'5"
+        );
+        assert!(split("b + 0x1'f", false)[0].quoted_number);
+        assert!(!split("u8'x' + a1'x' + 1 + ' '", false)[0].quoted_number);
     }
 }

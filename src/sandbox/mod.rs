@@ -9,6 +9,8 @@ mod files;
 mod limits;
 mod lines;
 mod mapped;
+mod maps;
+mod preprocessed;
 mod protections;
 mod source;
 mod source_cuda;
@@ -19,7 +21,11 @@ pub use dialect::SourceError;
 pub use files::{FileWall, confine_to_nothing};
 pub use limits::{deny_clock, more_files, no_dumps, no_new_privileges, set_limit};
 pub use mapped::MappedFile;
+pub use maps::Maps;
+pub use preprocessed::check_preprocessed_c;
 pub use protections::{Protection, protections};
 pub use source::{C_HEADERS, check_c};
 pub use source_cuda::check_cuda;
-pub use syscalls::{SyscallError, install_on_all_threads, install_on_this_thread, kernel_filter, offline_filter};
+pub use syscalls::{
+    Origins, SyscallError, install_on_all_threads, install_on_this_thread, kernel_filter, offline_filter,
+};

@@ -1,7 +1,8 @@
 //! Reading a candidate's C text for what it may not contain.
 //!
 //! A determined text gets around textual checks, so this is the first of three walls: the compiler sees no files but
-//! its own headers, and what it produces is checked against an allow-list. Here the aim is a clear sentence, early.
+//! its own headers, and what it produces is checked against an allow-list. Here the aim is a clear sentence, early; what the
+//! preprocessor makes of the text is read again ([`super::check_preprocessed_c`]).
 
 use super::dialect::{Dialect, SourceError, refuse};
 use super::lines::Line;
@@ -30,7 +31,8 @@ const WORDS: [(&str, &str); 6] = [
     ("__thread", "mutable static state is forbidden"),
 ];
 
-const C: Dialect = Dialect {
+pub(super) const C: Dialect = Dialect {
+    separates_digits: false,
     words: &WORDS,
     header: |header| C_HEADERS.contains(&header),
     headers: || C_HEADERS.join(", "),
@@ -39,11 +41,28 @@ const C: Dialect = Dialect {
 };
 
 /// Attributes that place or bind symbols.
-const ATTRIBUTES: [&str; 9] =
+pub(super) const ATTRIBUTES: [&str; 9] =
     ["section", "alias", "weak", "weakref", "visibility", "tls_model", "init_priority", "symver", "copy"];
 
 /// Instructions that end a kernel at once, so that the text may as well be refused.
-const INSTRUCTIONS: [&str; 8] = ["syscall", "sysenter", "rdtsc", "rdpmc", "int $0x80", "cntvct", "svc #", "svc 0"];
+pub(super) const INSTRUCTIONS: [&str; 8] =
+    ["syscall", "sysenter", "rdtsc", "rdpmc", "int $0x80", "cntvct", "svc #", "svc 0"];
+
+pub(super) fn attribute_refused<T>(line: usize, word: &str) -> Result<T, SourceError> {
+    refuse(line, &format!("attribute `{word}`: a kernel may not place or bind symbols"))
+}
+
+pub(super) fn instruction_refused<T>(line: usize, word: &str) -> Result<T, SourceError> {
+    refuse(line, &format!("`{word}`: a kernel makes no system calls and reads no clock"))
+}
+
+pub(super) fn directive_refused<T>(line: usize) -> Result<T, SourceError> {
+    refuse(line, "an assembler directive in a string: only instructions are allowed")
+}
+
+pub(super) fn pragma_refused<T>(line: usize, pragma: &str) -> Result<T, SourceError> {
+    C.refuse_pragma(line, pragma)
+}
 
 /// Checks a C kernel's text.
 ///
@@ -59,11 +78,11 @@ pub fn check_c(text: &str) -> Result<(), SourceError> {
 fn check_strings(line: &Line) -> Result<(), SourceError> {
     for literal in &line.strings {
         if assembler_directive(literal) {
-            return refuse(line.number, "an assembler directive in a string: only instructions are allowed");
+            return directive_refused(line.number);
         }
         let lower = literal.to_ascii_lowercase();
         if let Some(word) = INSTRUCTIONS.iter().find(|word| lower.contains(**word)) {
-            return refuse(line.number, &format!("`{word}`: a kernel makes no system calls and reads no clock"));
+            return instruction_refused(line.number, word);
         }
     }
     Ok(())
@@ -97,10 +116,7 @@ fn check_attributes(lines: &[Line]) -> Result<(), SourceError> {
                 Some(open) => {
                     let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
                     if ATTRIBUTES.contains(&word.trim_matches('_')) {
-                        return refuse(
-                            line.number,
-                            &format!("attribute `{word}`: a kernel may not place or bind symbols"),
-                        );
+                        return attribute_refused(line.number, &word);
                     }
                     let step = if word.is_empty() { rest.chars().next().map_or(1, char::len_utf8) } else { word.len() };
                     depth = match rest.as_bytes()[0] {
@@ -177,6 +193,8 @@ mod tests {
             "const char *s = R\"(\n#include \"/etc/passwd\"\n)\";",
             "void k(void) { asm volatile(\"syscall\"); }",
             "void k(void) { asm volatile(\"RDTSC\"); }",
+            // No separator of digits in this C: what a reader takes for a character would be a comment's begin in a later one.
+            "int a = 1'0; /* ' */",
         ] {
             assert!(check_c(text).is_err(), "{text}");
         }

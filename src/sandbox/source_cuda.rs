@@ -52,6 +52,7 @@ const WORDS: [(&str, &str); 6] = [
 ];
 
 const CUDA: Dialect = Dialect {
+    separates_digits: true,
     words: &WORDS,
     header: allowed,
     headers: || format!("{}, and headers of {}", HEADERS[..12].join(", "), FOLDERS.join(", ")),
@@ -105,6 +106,7 @@ mod tests {
             __constant__ float table[2] = {1, 2};\n\
             __device__ void f(int clock) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 16;\" :: \"r\"(clock)); }\n\
             // #include \"/etc/passwd\" and clock64()\n\
+            int many = 1'000'000, hex = 0xff'ff; char c = '1', d = u8'1', e = '\\'';\n\
             extern \"C\" __global__ void __launch_bounds__(128) k(float *x) { x[threadIdx.x % 3] = 1; }\n";
         check_cuda(text).unwrap();
     }
@@ -134,6 +136,10 @@ mod tests {
             "const char *s = R\"(\n#include \"/etc/passwd\"\n)\";",
             "#pragma include_alias(\"a\", \"b\")",
             "_Pragma(\"once\")",
+            // The quote separates digits, so that what stands between two of them is no character.
+            "int a = 1'0; /*'*/\n#include \"/etc/passwd\"\n",
+            "int a = 0x1'f /*'\n*/;\n#include \"/etc/passwd\" /*'*/",
+            "int a = 1'0; //'\\\n \n#include \"/etc/passwd\"",
         ] {
             assert!(check_cuda(text).is_err(), "{text}");
         }

@@ -15,17 +15,18 @@ const fn row(
     Row { name, op: "rmsnorm", edits, status, stages, part }
 }
 
-/// A system call of any number, spelled so that no list of words finds it.
+/// A system call of any number that no reader of text finds: the instruction stands in a number.
 macro_rules! syscall {
     ($number:literal, $first:literal, $second:literal) => {
         concat!(
-            "float eps) {\n    long result;\n    __asm__ volatile(\"sys\" \"call\" : \"=a\"(result) : \"0\"((long)",
+            "float eps) {\n    long result;\n    __asm__ volatile(\"call 1f + 2\\n jmp 2f\\n1: mov $0xc3050f, %%r10d\\n2:\"\n\
+             : \"=a\"(result) : \"0\"((long)",
             $number,
             "), \"D\"((long)",
             $first,
             "), \"S\"(",
             $second,
-            "), \"d\"(1L) : \"rcx\", \"r11\", \"memory\");"
+            "), \"d\"(8L) : \"rcx\", \"r10\", \"r11\", \"memory\");"
         )
     };
 }
@@ -131,21 +132,21 @@ const WALLS: &[Row] = &[
         "forbidden system call",
     ),
     row(
-        "reject",
+        "crash",
         "says that it is done before it begins, and returns (29)",
-        &[("float eps) {", syscall!("1", "4", "\"D\""))],
+        &[("float eps) {", syscall!("1", "4", "\"DDDDDDDD\""))],
         &[Smoke],
-        "",
+        "forbidden system call (write)",
     ),
     row(
-        "reject",
+        "crash",
         "says that it is done and takes its time (26)",
         &[
-            ("float eps) {", syscall!("1", "4", "\"D\"")),
+            ("float eps) {", syscall!("1", "4", "\"DDDDDDDD\"")),
             ("        }\n    }\n}", "        }\n    }\n    for (;;) __asm__ volatile(\"\");\n}"),
         ],
         &[Smoke],
-        "it ran on for",
+        "forbidden system call (write)",
     ),
 ];
 

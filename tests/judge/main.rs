@@ -12,6 +12,7 @@ mod elsewhere;
 mod examined;
 mod honest;
 mod hostile;
+mod loopholes;
 mod mutations;
 mod protocol;
 mod refused;

@@ -1,23 +1,22 @@
 //! The memory that judge and candidate share: tensors, and nothing else.
 //!
 //! Two regions, each an anonymous file mapped by both processes at addresses of their own. The judge writes both; the
-//! candidate's mapping of the inputs is read-only, and sealed so that it cannot be made writable.
+//! candidate's mapping of the inputs is read-only, and sealed so that it cannot be made writable. Of either it can touch only
+//! the pages that hold buffers ([`super::layout`]): what no buffer owns keeps nothing from one launch to the next.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+use super::control::Visible;
+use super::layout::{Layout, page};
 use super::poison::fill;
 use crate::backend::{CaseMemory, Disturbed, MemoryError, Placing, Poison, Region, Span};
 use crate::op::DrawPlan;
-
-/// Bytes of pattern on both sides of every buffer.
-pub const RED_ZONE: usize = 256;
-/// Alignment of every buffer, bytes.
-pub const ALIGNMENT: usize = 64;
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -53,27 +52,67 @@ impl From<ArenaError> for MemoryError {
 /// The judge's view of the shared memory.
 #[derive(Debug)]
 pub struct Arena {
-    inputs: Area,
-    outputs: Area,
+    inputs: Arc<Area>,
+    outputs: Arc<Area>,
 }
 
+/// A region, which hosts know as well: what they let a child touch follows the buffers.
 #[derive(Debug)]
-struct Area {
+pub(super) struct Area {
     file: File,
     map: MmapRaw,
-    used: usize,
+    layout: Mutex<Layout>,
 }
 
 impl Area {
-    fn new(name: &str, bytes: usize) -> Result<Self, ArenaError> {
+    fn new(name: &str, bytes: usize, placing: Placing) -> Result<Self, ArenaError> {
         // A page for empty regions: mapping nothing is an error.
-        let bytes = bytes.max(1).next_multiple_of(4096);
+        let bytes = bytes.max(1).next_multiple_of(page());
         let system = |source: io::Error| ArenaError::System { bytes, source };
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|e| system(e.into()))?;
         let file = File::from(file);
         file.set_len(bytes as u64).map_err(system)?;
         let map = MmapOptions::new().len(bytes).map_raw(&file).map_err(system)?;
-        Ok(Self { file, map, used: 0 })
+        Ok(Self { file, map, layout: Mutex::new(Layout::new(placing, bytes)) })
+    }
+
+    fn layout(&self) -> MutexGuard<'_, Layout> {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file, to be mapped by a child.
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Its size in bytes.
+    pub(super) fn capacity(&self) -> usize {
+        self.map.len()
+    }
+
+    /// What a child may touch of it now.
+    pub(super) fn visible(&self) -> Visible {
+        self.layout().visible().clone()
+    }
+
+    /// Writes zeros where a child can write although no buffer or red zone is there.
+    pub(super) fn wipe_slack(&self) {
+        let slack = self.layout().slack();
+        // SAFETY: inside the mapping, behind all buffers, so that no reference of this process's leads there.
+        unsafe { std::ptr::write_bytes(self.map.as_mut_ptr().add(slack.start), 0, slack.len()) };
+    }
+
+    /// Whether those zeros still stand.
+    pub(super) fn slack_is_clean(&self) -> bool {
+        let slack = self.layout().slack();
+        // SAFETY: inside the mapping; bytes of any value are valid, and nothing of the child's runs.
+        let bytes = unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(slack.start), slack.len()) };
+        bytes.iter().all(|byte| *byte == 0)
+    }
+
+    /// How far behind the end of a fenced buffer `offset` is, where that is a fence.
+    pub(super) fn beyond(&self, offset: usize) -> Option<usize> {
+        self.layout().beyond(offset)
     }
 
     fn seal(&self, seals: SealFlags) {
@@ -89,64 +128,63 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::System`].
     pub fn new(input_bytes: usize, output_bytes: usize) -> Result<Self, ArenaError> {
-        let inputs = Area::new("warpsmith-inputs", input_bytes)?;
-        let outputs = Area::new("warpsmith-outputs", output_bytes)?;
+        Self::placed(input_bytes, output_bytes, Placing::Packed)
+    }
+
+    /// The same with buffers that lie as `placing` says.
+    ///
+    /// # Errors
+    /// [`ArenaError::System`].
+    pub fn placed(input_bytes: usize, output_bytes: usize, placing: Placing) -> Result<Self, ArenaError> {
+        let inputs = Area::new("warpsmith-inputs", input_bytes, placing)?;
+        let outputs = Area::new("warpsmith-outputs", output_bytes, placing)?;
         inputs.seal(SealFlags::FUTURE_WRITE | SealFlags::SEAL);
         outputs.seal(SealFlags::SEAL);
-        Ok(Self { inputs, outputs })
+        Ok(Self { inputs: Arc::new(inputs), outputs: Arc::new(outputs) })
     }
 
-    /// Bytes a buffer of `bytes` takes up in a region.
+    /// Bytes a buffer of `bytes` takes up in a region of buffers that follow each other.
     #[must_use]
-    pub const fn footprint(bytes: usize) -> usize {
-        bytes.next_multiple_of(ALIGNMENT) + 2 * RED_ZONE
+    pub fn footprint(bytes: usize) -> usize {
+        <Self as crate::backend::Arena>::footprint(bytes, Placing::Packed)
     }
 
-    /// A buffer of its own, 64-byte aligned, with a red zone on both sides. What it holds is what was there before.
+    /// A buffer of its own, 64-byte aligned, with a red zone before it and a red zone or a fence behind. What it holds is what
+    /// was there before.
     ///
     /// # Errors
     /// [`ArenaError::Full`].
     pub fn place(&mut self, region: Region, bytes: usize) -> Result<Span, ArenaError> {
-        let area = self.area_mut(region);
-        let (capacity, used) = (area.map.len(), area.used);
-        let full = ArenaError::Full { region, capacity, used, wanted: bytes };
-        let wanted = bytes.checked_next_multiple_of(ALIGNMENT).and_then(|b| b.checked_add(2 * RED_ZONE));
-        match wanted.and_then(|wanted| used.checked_add(wanted)) {
-            Some(end) if end <= capacity => {
-                area.used = end;
-                Ok(Span { region, offset: used + RED_ZONE, bytes })
-            }
-            _ => Err(full),
+        let area = self.area(region);
+        let mut layout = area.layout();
+        match layout.place(bytes) {
+            Some(offset) => Ok(Span { region, offset, bytes }),
+            None => Err(ArenaError::Full { region, capacity: area.capacity(), used: layout.used(), wanted: bytes }),
         }
     }
 
     /// The red zones before and after a placed buffer; the one after begins with its very next byte.
     #[must_use]
-    pub const fn red_zones(span: &Span) -> [Span; 2] {
-        let end = span.offset + span.bytes;
-        let rest = span.offset + span.bytes.next_multiple_of(ALIGNMENT) + RED_ZONE - end;
-        [
-            Span { region: span.region, offset: span.offset - RED_ZONE, bytes: RED_ZONE },
-            Span { region: span.region, offset: end, bytes: rest },
-        ]
+    pub fn red_zones(&self, span: &Span) -> [Span; 2] {
+        self.area(span.region).layout().red_zones(span)
     }
 
     /// Forgets every buffer; the memory stays and is used again.
     pub fn reset(&mut self) {
-        self.inputs.used = 0;
-        self.outputs.used = 0;
+        self.inputs.layout().reset();
+        self.outputs.layout().reset();
     }
 
     /// Bytes placed in a region, red zones included.
     #[must_use]
     pub fn used(&self, region: Region) -> usize {
-        self.area(region).used
+        self.area(region).layout().used()
     }
 
     /// Size of a region in bytes.
     #[must_use]
     pub fn capacity(&self, region: Region) -> usize {
-        self.area(region).map.len()
+        self.area(region).capacity()
     }
 
     /// What a span holds.
@@ -191,33 +229,23 @@ impl Arena {
         unsafe { map.as_mut_ptr().add(span.offset) }
     }
 
-    /// The file of a region, to be mapped by the child.
-    pub(super) fn file(&self, region: Region) -> BorrowedFd<'_> {
-        self.area(region).file.as_fd()
-    }
-
-    fn area(&self, region: Region) -> &Area {
+    /// A region, for a host.
+    pub(super) const fn area(&self, region: Region) -> &Arc<Area> {
         match region {
             Region::Inputs => &self.inputs,
             Region::Outputs => &self.outputs,
         }
     }
-
-    fn area_mut(&mut self, region: Region) -> &mut Area {
-        match region {
-            Region::Inputs => &mut self.inputs,
-            Region::Outputs => &mut self.outputs,
-        }
-    }
 }
 
 impl crate::backend::Arena for Arena {
-    fn footprint(bytes: usize, _: Placing) -> usize {
-        Self::footprint(bytes)
+    fn footprint(bytes: usize, placing: Placing) -> usize {
+        // What nobody has as many bytes for is refused when it is asked for.
+        Layout::footprint(bytes, placing).unwrap_or(usize::MAX)
     }
 
     fn red_zones(&self, span: &Span) -> [Span; 2] {
-        Self::red_zones(span)
+        self.red_zones(span)
     }
 
     fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError> {
@@ -292,23 +320,6 @@ impl crate::backend::Arena for Arena {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn buffers_are_aligned_apart_and_between_red_zones() {
-        let mut arena = Arena::new(1 << 14, 1 << 14).unwrap();
-        let spans: Vec<Span> = [1, 63, 64, 65, 1000].map(|n| arena.place(Region::Outputs, n).unwrap()).to_vec();
-        let mut end = 0;
-        for span in &spans {
-            let [before, after] = Arena::red_zones(span);
-            assert_eq!(span.offset % ALIGNMENT, 0);
-            assert_eq!(before.offset, end);
-            assert_eq!((before.offset + before.bytes, after.offset), (span.offset, span.offset + span.bytes));
-            assert!(after.bytes >= RED_ZONE);
-            end = after.offset + after.bytes;
-        }
-        assert_eq!(end, arena.used(Region::Outputs));
-        assert_eq!(end, spans.iter().map(|s| Arena::footprint(s.bytes)).sum::<usize>());
-    }
 
     #[test]
     fn a_full_region_says_so_and_reset_empties_it() {

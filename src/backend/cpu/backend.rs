@@ -11,16 +11,17 @@ use super::compare::compare;
 use super::compile::{CompileError, Compiler, Image, Unit};
 use super::glue::glue;
 use super::host::{Host, HostError, Limits};
+use super::instruments::instruments;
 use super::oracle::Oracle;
 use crate::backend::bounds::compare_places;
 use crate::backend::{
-    Arena as _, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Fault, MemoryError, Placing, Source,
-    StartError, Step, by_file, calls_per_sample,
+    Arena as _, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Fault, Instrument, MemoryError, Outside,
+    Placing, Source, StartError, Step, by_file, calls_per_sample,
 };
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
-use crate::kernel::FrontMatter;
-use crate::op::{Dtype, Operation, Sample, Shape, Stored};
+use crate::kernel::{FrontMatter, KernelFile};
+use crate::op::{Dtype, OpSource, Operation, Sample, Shape, Stored, TargetShape};
 
 /// What a processor judges in a fraction of a second a case.
 pub const CASE_LIMITS: CaseLimits = CaseLimits {
@@ -133,8 +134,8 @@ impl Backend for Cpu {
         None
     }
 
-    fn arena(&self, inputs: usize, outputs: usize, _: Placing) -> Result<Arena, MemoryError> {
-        Ok(Arena::new(inputs, outputs)?)
+    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Arena, MemoryError> {
+        Ok(Arena::placed(inputs, outputs, placing)?)
     }
 
     fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
@@ -191,6 +192,16 @@ impl Backend for Cpu {
         true
     }
 
+    fn instruments(
+        &self,
+        source: &OpSource,
+        kernel: &KernelFile,
+        target: &[TargetShape],
+        seed: u64,
+    ) -> Vec<Instrument> {
+        instruments(&self.compiler, &self.card.facts, &source.operation(), (kernel, target), seed)
+    }
+
     fn is_lost(&self) -> bool {
         false
     }
@@ -217,6 +228,10 @@ impl crate::backend::Host for Host {
 
     fn idle_check(&self) -> Result<(), Fault> {
         self.idle_check()
+    }
+
+    fn outside(&self) -> Option<Outside> {
+        self.outside()
     }
 
     fn take(&self, memory: &CaseMemory, arena: &mut Arena, copy: usize) -> Vec<Vec<u8>> {

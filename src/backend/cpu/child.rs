@@ -1,15 +1,16 @@
 //! The child's side: it loads images, gives up everything it does not need, and launches what it is told to.
 
-use std::ffi::{OsString, c_void};
+use std::ffi::OsString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
 use serde::{Deserialize, Serialize};
 
-use super::control::{self, Header, Prepared, note, wake};
-use super::{fenv, pool, signals};
-use crate::sandbox;
+use super::control::{self, Header, Prepared, Visible, note, wake};
+use super::regions::Regions;
+use super::{fenv, gate, pool, signals};
+use crate::sandbox::{self, Maps, Origins};
 
 /// How an image is entered: tensors and scratch, symbols, scalars.
 type Entry = unsafe extern "C" fn(*const usize, *const i64, *const f32);
@@ -17,15 +18,15 @@ type Entry = unsafe extern "C" fn(*const usize, *const i64, *const f32);
 /// Turns of watching for the go before sleeping.
 const WATCH: u32 = 4000;
 
-/// What the judge tells the child at its start, as JSON behind the page's header.
+/// What the judge tells the child at its start, as JSON behind the page's head.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Setup {
     /// Shared objects, loaded in this order.
     pub(super) images: Vec<std::path::PathBuf>,
     /// Bytes of both regions.
     pub(super) regions: [usize; 2],
-    /// Bytes of both regions that hold buffers already.
-    pub(super) used: [usize; 2],
+    /// What of both regions holds buffers already.
+    pub(super) visible: [Visible; 2],
     /// Threads of a kernel, the launching one included.
     pub(super) threads: usize,
     /// Bytes it may have beside the regions.
@@ -43,83 +44,100 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
     close_all_but(&fds);
     let Ok([commands, answers, leash, page, inputs, outputs]) = renumber(fds) else { return 2 };
     // SAFETY: the judge passes these descriptors to this process alone, and each is taken once.
-    let [page_file, inputs, outputs] = [page, inputs, outputs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let Ok(page) = MmapOptions::new().len(control::BYTES).map_raw(page_file.as_raw_fd()) else { return 2 };
-    drop(page_file);
+    let [page, inputs, outputs] = [page, inputs, outputs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let Ok(head) = MmapOptions::new().len(control::HEAD).map_raw(page.as_raw_fd()) else { return 2 };
     let header: &'static Header = {
-        signals::note_in(page.as_mut_ptr().cast());
+        signals::note_in(head.as_mut_ptr().cast());
         // SAFETY: the mapping begins with a header, is never unmapped, and all its fields are atomics.
-        unsafe { &*page.as_ptr().cast() }
+        unsafe { &*head.as_ptr().cast() }
     };
-    match start(&page, header, inputs, outputs, [commands, answers, leash]) {
-        Ok(child) => {
-            child.say(wake::HELLO);
+    match start(header, [page, inputs, outputs], [commands, answers, leash]) {
+        Ok(mut child) => {
+            child.say(wake::HELLO, 0);
             child.serve()
         }
         Err(reason) => {
-            let n = reason.len().min(MESSAGE_BYTES);
-            // SAFETY: behind the header there is room for this much; the judge reads it after the byte that follows.
+            let n = reason.len().min(control::MESSAGE);
+            // SAFETY: behind the header there is room for this much; the judge reads it after the word that follows.
             unsafe {
-                let to = page.as_mut_ptr().add(size_of::<Header>());
+                let to = head.as_mut_ptr().add(size_of::<Header>());
                 std::ptr::copy_nonoverlapping(reason.as_ptr(), to, n);
             }
             header.message.store(n as u32, Ordering::SeqCst);
-            write_byte(answers, wake::FAILED);
+            gate::write_word(answers, wake::word(wake::FAILED, 0));
             2
         }
     }
 }
 
-/// Bytes behind the header.
-const MESSAGE_BYTES: usize = control::BYTES - size_of::<Header>();
-
 struct Child {
     header: &'static Header,
     words: *const u64,
     entries: Vec<Entry>,
-    bases: [usize; 2],
+    regions: Regions,
     commands: RawFd,
     answers: RawFd,
     dirty: bool,
 }
 
 fn start(
-    page: &MmapRaw,
     header: &'static Header,
-    inputs: OwnedFd,
-    outputs: OwnedFd,
+    [page, inputs, outputs]: [OwnedFd; 3],
     [commands, answers, leash]: [RawFd; 3],
 ) -> Result<Child, String> {
-    let length = (header.message.load(Ordering::SeqCst) as usize).min(MESSAGE_BYTES);
-    // SAFETY: inside the mapping; the judge wrote it before this process began, and waits.
-    let text = unsafe { std::slice::from_raw_parts(page.as_ptr().add(size_of::<Header>()), length) };
-    let setup: Setup = serde_json::from_slice(text).map_err(|error| format!("the start-up message: {error}"))?;
-    let base = |fd: OwnedFd, which: usize, writable: bool| {
-        map_guarded(&fd, setup.regions[which], setup.used[which], writable)
-            .map_err(|error| format!("mapping {} bytes of tensors: {error}", setup.regions[which]))
-    };
-    let bases = [base(inputs, 0, false)?, base(outputs, 1, true)?];
+    let setup = read_setup(header, &page)?;
+    let regions = Regions::map([&inputs, &outputs], &page, &setup)
+        .map_err(|error| format!("mapping {} bytes of tensors: {error}", setup.regions.iter().sum::<usize>()))?;
+    drop((page, inputs, outputs));
     let entries = setup.images.iter().map(|path| load(path)).collect::<Result<_, _>>()?;
-    let words = page.as_ptr().wrapping_add(size_of::<Header>()).cast();
-    confine(&setup).map_err(|error| format!("limits: {error}"))?;
-    signals::install(bases[0], setup.regions[0]);
+    let maps = Maps::read();
+    confine(&setup, regions.reserved()).map_err(|error| format!("limits: {error}"))?;
+    signals::install(regions.bases(), setup.regions);
     start_threads(setup.threads, leash)?;
     if setup.dirty {
         dirty_heap();
     }
+    let library = libc::malloc as *const () as usize;
+    let mut code = None;
+    if let Ok(maps) = &maps {
+        maps.seal_files();
+        // SAFETY: what follows asks for no time, and no thread of this process does.
+        let _ = unsafe { maps.unmap_clocks() };
+        code = maps.code_around(library);
+    }
+    // A system that does not tell where its library is gets a wider filter.
+    let code = code.unwrap_or(library >> 32 << 32..((library >> 32) + 1) << 32);
+    let origins = Origins {
+        gate: gate::address(),
+        library: code.start as u64..code.end as u64,
+        guarded: regions.guarded(),
+        reserve: regions.reserve() as u64,
+        read: vec![commands, leash],
+        answers,
+    };
     // A machine without seccomp or with an architecture unknown to it is reported by `protections`.
-    if let Ok(filter) = sandbox::kernel_filter(&[commands, leash], &[answers, 2]) {
+    if let Ok(filter) = sandbox::kernel_filter(&origins) {
         let _ = sandbox::install_on_all_threads(&filter);
     }
-    Ok(Child { header, words, entries, bases, commands, answers, dirty: setup.dirty })
+    let words = regions.words();
+    Ok(Child { header, words, entries, regions, commands, answers, dirty: setup.dirty })
 }
 
-fn confine(setup: &Setup) -> std::io::Result<()> {
+/// How to start, as the judge wrote it behind the head.
+fn read_setup(header: &Header, page: &OwnedFd) -> Result<Setup, String> {
+    let length = (header.words.load(Ordering::SeqCst) as usize).min(control::BYTES - control::HEAD);
+    let map = MmapOptions::new().offset(control::HEAD as u64).len(length.max(1)).map_raw_read_only(page.as_raw_fd());
+    let map = map.map_err(|error| format!("the start-up message: {error}"))?;
+    // SAFETY: inside the mapping; the judge wrote it before this process began, and waits.
+    let text = unsafe { std::slice::from_raw_parts(map.as_ptr(), length) };
+    serde_json::from_slice(text).map_err(|error| format!("the start-up message: {error}"))
+}
+
+fn confine(setup: &Setup, reserved: usize) -> std::io::Result<()> {
     /// Address space of the program itself; a thread's stack and heap are reserved far larger than used.
     const OWN: u64 = 1 << 30;
     const THREAD: u64 = 160 << 20;
-    let regions = setup.regions.iter().sum::<usize>() as u64;
-    let space = OWN + regions + setup.memory + THREAD * setup.threads as u64;
+    let space = OWN + reserved as u64 + setup.memory + THREAD * setup.threads as u64;
     sandbox::no_new_privileges()?;
     sandbox::no_dumps()?;
     sandbox::set_limit(libc::RLIMIT_AS as _, space)?;
@@ -142,7 +160,7 @@ fn start_threads(threads: usize, leash: RawFd) -> Result<(), String> {
         .stack_size(64 << 10)
         .spawn(move || {
             let _ = started.send(());
-            while read_byte(leash).is_some() {}
+            while gate::read_word(leash).is_some() {}
             // SAFETY: ends the process; nothing is left to clean up.
             unsafe { libc::_exit(3) }
         })
@@ -177,50 +195,24 @@ fn load(path: &std::path::Path) -> Result<Entry, String> {
     Ok(entry)
 }
 
-/// Maps a region between two inaccessible pages, with the pages that hold buffers present already.
-fn map_guarded(fd: &OwnedFd, bytes: usize, used: usize, writable: bool) -> std::io::Result<usize> {
-    const GUARD: usize = 1 << 16;
-    let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the system's choice; nothing else is touched.
-    let all = unsafe { libc::mmap(std::ptr::null_mut(), bytes + 2 * GUARD, libc::PROT_NONE, private, -1, 0) };
-    if all == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
-    let start = all.wrapping_byte_add(GUARD);
-    // SAFETY: replaces the middle of the mapping just made.
-    let map = unsafe { libc::mmap(start, bytes, protection, libc::MAP_SHARED | libc::MAP_FIXED, fd.as_raw_fd(), 0) };
-    if map == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: advice about the mapping just made. Failing is no harm: pages then come at their first use.
-    unsafe {
-        libc::madvise(map, bytes, libc::MADV_HUGEPAGE);
-        libc::madvise(map, bytes, libc::MADV_DONTDUMP);
-        let populate = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-        libc::madvise(map, used.next_multiple_of(4096).min(bytes), populate);
-    }
-    Ok(map as usize)
-}
-
 impl Child {
-    fn say(&self, byte: u8) {
-        write_byte(self.answers, byte);
+    fn say(&self, what: u32, token: u32) {
+        gate::write_word(self.answers, wake::word(what, token));
     }
 
-    fn serve(&self) -> i32 {
+    fn serve(&mut self) -> i32 {
         let environment = fenv::get();
-        let mut batch = 0;
         loop {
-            if read_byte(self.commands).is_none() {
+            if gate::read_word(self.commands).is_none() {
                 return 0;
             }
-            batch += 1;
             let words = (self.header.words.load(Ordering::Acquire) as usize).min(control::WORDS);
-            // SAFETY: `words` begin behind the header, fit the mapping and are aligned with it; the judge wrote them
-            // before it woke this thread.
+            // SAFETY: `words` are mapped for good, fit the mapping and are aligned with it; the judge wrote them before it
+            // woke this thread.
             let words = unsafe { std::slice::from_raw_parts(self.words, words) };
-            let calls = control::decode(words, self.bases).and_then(|calls| self.bind(calls));
+            let calls = control::decode(words, self.regions.bases())
+                .filter(|(visible, _)| self.regions.show(visible))
+                .and_then(|(_, calls)| self.bind(calls));
             let Some(calls) = calls else {
                 self.header.note.store(note::CALLS, Ordering::SeqCst);
                 return 4;
@@ -231,11 +223,11 @@ impl Child {
             }
             pool::warm();
 
-            self.say(wake::READY);
-            self.wait_for_go(batch);
+            self.say(wake::READY, 0);
+            let token = self.wait_for_go();
             self.launch(&calls, environment);
             pool::end();
-            self.say(wake::DONE);
+            self.say(wake::DONE, token);
         }
     }
 
@@ -243,22 +235,19 @@ impl Child {
         calls.into_iter().map(|call| Some((*self.entries.get(call.image)?, call))).collect()
     }
 
-    fn wait_for_go(&self, batch: u32) {
+    /// The go word, once there is one.
+    fn wait_for_go(&self) -> u32 {
         let mut turns = 0;
         loop {
             let now = self.header.go.load(Ordering::Acquire);
-            if now == batch {
-                return;
+            if now != 0 {
+                return now;
             }
             turns += 1;
             if turns < WATCH {
                 std::hint::spin_loop();
             } else {
-                // SAFETY: the word is never unmapped; without a time limit no other pointer is read.
-                unsafe {
-                    let none = std::ptr::null::<libc::timespec>();
-                    libc::syscall(libc::SYS_futex, self.header.go.as_ptr(), libc::FUTEX_WAIT, now, none)
-                };
+                gate::sleep(&self.header.go, 0, true);
             }
         }
     }
@@ -282,23 +271,6 @@ impl Child {
             }
         }
     }
-}
-
-fn read_byte(fd: RawFd) -> Option<u8> {
-    let mut byte = 0u8;
-    loop {
-        // SAFETY: reads at most one byte into `byte`.
-        match unsafe { libc::read(fd, (&raw mut byte).cast::<c_void>(), 1) } {
-            1 => return Some(byte),
-            -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            _ => return None,
-        }
-    }
-}
-
-fn write_byte(fd: RawFd, byte: u8) {
-    // SAFETY: writes one byte from `byte`. Where the judge is gone, the leash ends this process.
-    unsafe { libc::write(fd, (&raw const byte).cast::<c_void>(), 1) };
 }
 
 /// Closes everything beyond standard error that is not in `keep`.

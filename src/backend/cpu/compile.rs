@@ -12,7 +12,7 @@ use super::elf;
 use crate::device::detect_cpu;
 use crate::kernel::{KernelFile, Resolution};
 use crate::op::Operation;
-use crate::sandbox::{Finished, Jail, SourceError, check_c};
+use crate::sandbox::{Finished, Jail, SourceError, check_c, check_preprocessed_c};
 
 /// Wall-clock limit of one compilation.
 const TIME: Duration = Duration::from_secs(60);
@@ -52,6 +52,14 @@ const CANDIDATE: [&str; 18] = [
     "-Wl,-z,noexecstack",
     "-Wl,-Bsymbolic",
 ];
+
+/// What a program is built with that a sanitizer watches: flags of [`CANDIDATE`] that are not for an image, and what reports need.
+const PROGRAM: [&str; 6] = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-lm", "-lpthread"];
+/// Flags of [`CANDIDATE`] that such a program has too.
+const LANGUAGE: usize = 7;
+
+/// Runs a kernel in such a program.
+const DRIVER: &str = include_str!("driver.c");
 
 /// Options a kernel file may ask for, as written there and as the compiler knows them.
 const OPTIONS: [(&str, &str); 7] = [
@@ -137,7 +145,7 @@ pub enum CompileError {
 }
 
 /// The system's C compiler with a cache of what it made. It may be used from several threads at once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Compiler {
     cache: PathBuf,
     program: PathBuf,
@@ -227,16 +235,46 @@ impl Compiler {
         options: &[String],
     ) -> Result<Image, CompileError> {
         check_c(text)?;
-        let mut flags = CANDIDATE.to_vec();
-        for option in options {
-            let known = OPTIONS.iter().find(|(name, flag)| name == option || flag == option);
-            let (_, flag) = known.ok_or_else(|| CompileError::Option {
-                option: option.clone(),
-                allowed: OPTIONS.map(|(name, _)| name).join(", "),
-            })?;
-            flags.push(flag);
-        }
+        let flags = [&CANDIDATE[..], &flags_of(options)?].concat();
         self.build(&Job { name, source, flags, shown: Some(text), checked: true })
+    }
+
+    /// Builds a program named `program` in a folder of its own, with `flags` beside those that candidates are built with. With a
+    /// kernel file's own text it is one that runs that kernel on a case; what the kernel's text becomes before it is compiled is
+    /// the same as for an image, whatever the flags define.
+    ///
+    /// # Errors
+    /// As [`Self::compile_candidate`].
+    pub(super) fn program(
+        &self,
+        (name, text): (&str, Option<&str>),
+        source: &str,
+        options: &[String],
+        flags: &[&str],
+    ) -> Result<tempfile::TempDir, CompileError> {
+        let scratch = self.scratch()?;
+        let io_error = |source| CompileError::Io { place: scratch.path().to_owned(), source };
+        let source = [PLAIN_CALLS, source].concat();
+        std::fs::write(scratch.path().join("unit.c"), source).map_err(io_error)?;
+        let own = flags_of(options)?;
+        if let Some(text) = text {
+            check_c(text)?;
+            let preprocess = [&ALWAYS[..], &CANDIDATE, &own, &["-E", "-o", "unit.i", "unit.c"]].concat();
+            self.step(scratch.path(), &preprocess)?;
+            let seen = std::fs::read(scratch.path().join("unit.i")).map_err(io_error)?;
+            check_preprocessed_c(&String::from_utf8_lossy(&seen), &format!("{name}.c"))?;
+            std::fs::write(scratch.path().join("driver.c"), DRIVER).map_err(io_error)?;
+        }
+        let units: &[&str] = if text.is_some() { &["unit.i", "driver.c"] } else { &["unit.c"] };
+        let standard = &ALWAYS[..1];
+        let arguments = [standard, &CANDIDATE[1..LANGUAGE], &own, &["-o", "program"], units, &PROGRAM, flags].concat();
+        self.step(scratch.path(), &arguments)?;
+        Ok(scratch)
+    }
+
+    /// What the compiler runs in.
+    pub(super) const fn jail(&self) -> &Jail {
+        &self.jail
     }
 
     /// Compiles the program's own C (oracles, calibration) with exactly `flags`; every symbol with default visibility
@@ -270,16 +308,18 @@ impl Compiler {
         std::fs::write(scratch.path().join("unit.c"), source).map_err(io_error)?;
         let mut arguments = ALWAYS.to_vec();
         arguments.extend(&job.flags);
-        arguments.extend(["-o", "unit.so", "unit.c", "-lm"]);
-        let finished = self.spawn(scratch.path(), &arguments)?;
-        let log = redact(&finished.output, scratch.path());
-        if let Some(limit) = finished.limit {
-            return Err(CompileError::Limit { limit });
+        let mut log = String::new();
+        let mut unit = "unit.c";
+        if job.checked {
+            // What is compiled is what was read, to the letter.
+            let preprocess = [&arguments[..], &["-E", "-o", "unit.i", unit]].concat();
+            log = self.step(scratch.path(), &preprocess)?;
+            unit = "unit.i";
+            let seen = std::fs::read(scratch.path().join(unit)).map_err(io_error)?;
+            check_preprocessed_c(&String::from_utf8_lossy(&seen), &format!("{name}.c"))?;
         }
-        if !finished.status.success() {
-            let log = if log.is_empty() { format!("it ended with {}", finished.status) } else { log };
-            return Err(CompileError::Compiler { log });
-        }
+        arguments.extend(["-o", "unit.so", unit, "-lm"]);
+        log.push_str(&self.step(scratch.path(), &arguments)?);
         let built = scratch.path().join("unit.so");
         let bytes = std::fs::read(&built).map_err(io_error)?;
         check(&bytes).map_err(|what| CompileError::Image { what })?;
@@ -288,6 +328,20 @@ impl Compiler {
         std::fs::rename(&made, &log_path).map_err(io_error)?;
         std::fs::rename(&built, &path).map_err(io_error)?;
         Ok(Image { key, path, log })
+    }
+
+    /// One run of the compiler, and its words.
+    fn step(&self, scratch: &Path, arguments: &[&str]) -> Result<String, CompileError> {
+        let finished = self.spawn(scratch, arguments)?;
+        let log = redact(&finished.output, scratch);
+        if let Some(limit) = finished.limit {
+            return Err(CompileError::Limit { limit });
+        }
+        if !finished.status.success() {
+            let log = if log.is_empty() { format!("it ended with {}", finished.status) } else { log };
+            return Err(CompileError::Compiler { log });
+        }
+        Ok(log)
     }
 
     fn key(&self, job: &Job<'_>) -> String {
@@ -317,6 +371,17 @@ impl Compiler {
             CompileError::NoCompiler { command: self.program.display().to_string(), why: error.to_string() }
         })
     }
+}
+
+/// The compiler's flags for options of a kernel file.
+fn flags_of(options: &[String]) -> Result<Vec<&'static str>, CompileError> {
+    let flag = |option: &String| {
+        let known = OPTIONS.iter().find(|(name, flag)| name == option || flag == option);
+        let unknown =
+            || CompileError::Option { option: option.clone(), allowed: OPTIONS.map(|(name, _)| name).join(", ") };
+        known.map(|(_, flag)| *flag).ok_or_else(unknown)
+    };
+    options.iter().map(flag).collect()
 }
 
 fn find(name: &str, search: &str) -> Option<PathBuf> {

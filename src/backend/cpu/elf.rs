@@ -3,9 +3,9 @@
 //! Code that runs at load time, symbols that could stand in for others', and memory that outlives a launch are refused
 //! here, whatever spelling of C produced them.
 
-use object::Endianness;
 use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, SymbolIndex};
 
 /// The one function an image exports: `void ws_entry(void *const *, const int64_t *, const float *)`.
 pub const ENTRY: &str = "ws_entry";
@@ -110,13 +110,46 @@ pub fn check(bytes: &[u8]) -> Result<(), String> {
     if file.elf_header().e_type(endian) != elf::ET_DYN {
         return Err("not a shared object".into());
     }
-    segments(file.elf_program_headers(), endian)?;
-    sections(&file, endian)?;
+    let writable = writable_data(&file, endian);
+    segments(file.elf_program_headers(), endian, &writable)?;
+    sections(&file, endian, &writable)?;
     symbols(&file, endian)?;
     needed(file.elf_header(), endian, bytes)
 }
 
-fn segments(headers: &[elf::ProgramHeader64<Endianness>], endian: Endianness) -> Result<(), String> {
+/// Why data that a kernel could write to is refused, with its name where the image tells it.
+fn writable_data(file: &ElfFile64<'_>, endian: Endianness) -> String {
+    let sections = file.elf_section_table();
+    let table = file.elf_symbol_table();
+    let mut names = table.iter().enumerate().filter_map(|(index, symbol)| {
+        let section = symbol.st_shndx(endian);
+        let at = table.symbol_section(endian, symbol, SymbolIndex(index)).ok()??;
+        let section = (section != elf::SHN_ABS).then(|| sections.section(at).ok())??;
+        let name = sections.section_name(endian, section).ok()?;
+        let relocated = is_relocated(&String::from_utf8_lossy(name));
+        let written = section.sh_flags(endian) & u64::from(elf::SHF_WRITE) != 0 && !relocated;
+        let data = matches!(symbol.st_type(), elf::STT_OBJECT | elf::STT_TLS);
+        let name = symbol.name(endian, table.strings()).ok()?;
+        // What is static in a function has a number behind its name.
+        let name = String::from_utf8_lossy(name).split('.').next().unwrap_or_default().to_owned();
+        (written && data && !name.is_empty()).then(|| format!("`{name}`"))
+    });
+    let named: Vec<String> = names.by_ref().take(3).collect();
+    let named = if named.is_empty() { "the kernel".to_owned() } else { named.join(", ") };
+    let more = names.count();
+    let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "{named}{others}: writable static data; mutable static state is forbidden. Keep it on the stack or in a `[[scratch]]` buffer \
+         of the front matter, or make it `const`"
+    )
+}
+
+/// Whether a section is writable only until the loader is done.
+fn is_relocated(name: &str) -> bool {
+    RELOCATED.contains(&name) || name.starts_with(".data.rel.ro.")
+}
+
+fn segments(headers: &[elf::ProgramHeader64<Endianness>], endian: Endianness, writable: &str) -> Result<(), String> {
     let range = |header: &elf::ProgramHeader64<Endianness>| {
         let start = header.p_vaddr(endian);
         start..start.saturating_add(header.p_memsz(endian))
@@ -125,7 +158,7 @@ fn segments(headers: &[elf::ProgramHeader64<Endianness>], endian: Endianness) ->
     for header in headers {
         let flags = header.p_flags(endian);
         match header.p_type(endian) {
-            elf::PT_TLS => return Err("thread-local variables: mutable static state is forbidden".into()),
+            elf::PT_TLS => return Err(format!("thread-local variables: {writable}")),
             elf::PT_INTERP => return Err("an interpreter".into()),
             elf::PT_GNU_STACK if flags & elf::PF_X != 0 => return Err("an executable stack".into()),
             elf::PT_LOAD if flags & elf::PF_W != 0 && flags & elf::PF_X != 0 => {
@@ -134,7 +167,7 @@ fn segments(headers: &[elf::ProgramHeader64<Endianness>], endian: Endianness) ->
             elf::PT_LOAD if flags & elf::PF_W != 0 => {
                 let own = range(header);
                 if !own.is_empty() && !relocated.iter().any(|r| r.start <= own.start && r.end >= own.end) {
-                    return Err("writable static data: mutable static state is forbidden".into());
+                    return Err(writable.to_owned());
                 }
             }
             _ => {}
@@ -143,7 +176,7 @@ fn segments(headers: &[elf::ProgramHeader64<Endianness>], endian: Endianness) ->
     Ok(())
 }
 
-fn sections(file: &ElfFile64<'_>, endian: Endianness) -> Result<(), String> {
+fn sections(file: &ElfFile64<'_>, endian: Endianness, writable: &str) -> Result<(), String> {
     let table = file.elf_section_table();
     for section in table.iter() {
         let name = table.section_name(endian, section).map_err(|_| "a section without a name".to_owned())?;
@@ -155,9 +188,8 @@ fn sections(file: &ElfFile64<'_>, endian: Endianness) -> Result<(), String> {
         if LOAD_TIME.iter().any(|bad| name == *bad || name.starts_with(&format!("{bad}."))) {
             return Err(format!("section {name}: code may not run when a kernel is loaded"));
         }
-        let relocated = RELOCATED.iter().any(|good| name == *good || name.starts_with(".data.rel.ro."));
-        if flags & u64::from(elf::SHF_WRITE) != 0 && !relocated {
-            return Err(format!("section {name} is writable: mutable static state is forbidden"));
+        if flags & u64::from(elf::SHF_WRITE) != 0 && !is_relocated(&name) {
+            return Err(format!("section {name}: {writable}"));
         }
     }
     Ok(())

@@ -7,15 +7,32 @@ use std::process::ExitStatus;
 use super::control::note;
 use crate::backend::Fault;
 
-/// What ended a child, from how it ended and what it noted (which only words the failure).
-pub(super) fn crash(status: ExitStatus, noted: u32, detail: i64) -> Fault {
+/// What ended a child, from how it ended and what it noted (which only words the failure). `beyond` tells of an offset into
+/// inputs (0) or outputs (1) how far behind a fenced buffer's end it is, where there is one.
+pub(super) fn crash(
+    status: ExitStatus,
+    noted: u32,
+    detail: i64,
+    beyond: impl Fn(usize, usize) -> Option<usize>,
+) -> Fault {
     let signal = status.signal();
     let mut input_offset = None;
+    let behind = |region| usize::try_from(detail).ok().and_then(|offset| beyond(region, offset));
+    let fence = |(region, write): (usize, bool)| {
+        let (did, of) = (if write { "wrote to" } else { "read" }, ["an input", "an output or scratch"][region]);
+        let at = behind(region)?;
+        Some(format!("it {did} memory beyond the end of {of}, {} bytes after the last one it may touch", at + 1))
+    };
+    let outside = || note::OUTSIDE.iter().flatten().position(|one| *one == noted).map(|at| (at / 2, at % 2 == 1));
     let what = match (noted, signal) {
         (note::CALLS, _) => return Fault::Host(io::Error::other("the calls sent to it do not decode")),
-        (note::INPUT_WRITE, Some(libc::SIGSEGV)) => {
+        (_, Some(libc::SIGSEGV)) if let Some(what) = outside().and_then(fence) => what,
+        (_, Some(libc::SIGSEGV)) if outside() == Some((0, true)) => {
             input_offset = usize::try_from(detail).ok();
             format!("it wrote to its inputs (byte {detail} of their memory)")
+        }
+        (_, Some(signal)) if outside().is_some() => {
+            format!("{} at an address outside its tensors", signal_name(signal))
         }
         (note::SYSCALL, _) => format!("forbidden system call ({})", system_call(detail)),
         (note::CLOCK, _) => "it read the processor's clock".into(),
@@ -78,6 +95,8 @@ fn system_call(number: i64) -> String {
         (libc::SYS_futex, "futex"),
         (libc::SYS_mmap, "mmap"),
         (libc::SYS_mprotect, "mprotect"),
+        (libc::SYS_munmap, "munmap"),
+        (libc::SYS_madvise, "madvise"),
     ];
     known.iter().find(|(n, _)| *n == number).map_or_else(|| format!("number {number}"), |(_, name)| (*name).to_owned())
 }
@@ -93,14 +112,17 @@ mod tests {
         for (status, noted, detail, words) in [
             (by(libc::SIGSEGV), note::FAULT, 16, "SIGSEGV at a null pointer"),
             (by(libc::SIGSEGV), note::FAULT, 1 << 40, "SIGSEGV at an address outside its tensors"),
-            (by(libc::SIGSEGV), note::INPUT_WRITE, 320, "it wrote to its inputs (byte 320 of their memory)"),
+            (by(libc::SIGSEGV), note::OUTSIDE[0][1], 320, "it wrote to its inputs (byte 320 of their memory)"),
+            (by(libc::SIGSEGV), note::OUTSIDE[1][0], 320, "SIGSEGV at an address outside its tensors"),
             (by(libc::SIGSEGV), note::CLOCK, 0, "it read the processor's clock"),
             (by(libc::SIGFPE), note::NONE, 0, "SIGFPE (a division of integers by zero)"),
             (exit(159), note::SYSCALL, libc::SYS_openat, "forbidden system call (openat)"),
             (exit(159), note::SYSCALL, 9999, "forbidden system call (number 9999)"),
             (exit(3), note::NONE, 0, "it ended its own process with status 3"),
         ] {
-            assert_eq!(crash(status, noted, detail).to_string(), words);
+            assert_eq!(crash(status, noted, detail, |_, _| None).to_string(), words);
         }
+        let fenced = crash(by(libc::SIGSEGV), note::OUTSIDE[0][0], 320, |_, offset| Some(offset - 317)).to_string();
+        assert_eq!(fenced, "it read memory beyond the end of an input, 4 bytes after the last one it may touch");
     }
 }

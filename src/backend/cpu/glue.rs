@@ -16,7 +16,7 @@ fn call(step: Step) -> String {
 /// The image of a step. It goes the candidates' way, so that it is built with the same flags as kernels are.
 pub(super) fn glue(compiler: &Compiler, step: Step, dtype: Dtype) -> Result<Image, CompileError> {
     let entry = format!(
-        "__attribute__((visibility(\"default\")))\n\
+        "#line 1 \"entry\"\n__attribute__((visibility(\"default\")))\n\
          void ws_entry(void *const *p, const int64_t *i, const float *f) {{\n    \
          (void)p, (void)i, (void)f;\n    {};\n}}\n",
         call(step)

@@ -1,6 +1,7 @@
 //! The judge's side of the child process that runs candidates: it starts it, tells it what to launch, stamps the time,
 //! and is never held up by it.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::marker::PhantomData;
@@ -8,8 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -17,13 +18,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::arena::Arena;
+use super::arena::{Area, Arena};
 use super::child::Setup;
 use super::compile::Image;
 use super::control::{self, Header, note, wake};
 use super::fault::crash;
+use super::outside::Account;
 use super::rest::Threads;
-use crate::backend::{Call, Fault, Region};
+use crate::backend::{Call, Fault, Outside, Region};
+use crate::rng::secret_seed;
 
 /// How long the child may take to start or to get ready: it only loads images and maps memory.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -75,10 +78,10 @@ pub struct Host {
     page: MmapRaw,
     clock: libc::clockid_t,
     threads: u32,
-    batch: u32,
+    /// Inputs and outputs.
+    areas: [Arc<Area>; 2],
     all_threads: Threads,
-    /// What each thread had run before the latest batch, and the time that was stamped for it.
-    latest: (Vec<Duration>, Duration),
+    account: RefCell<Account>,
     alive: bool,
     of_this_thread: PhantomData<*const ()>,
 }
@@ -108,12 +111,13 @@ impl Host {
         let page = MmapOptions::new().len(control::BYTES).map_raw(&page_file)?;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = if limits.threads == 0 { cores } else { limits.threads };
+        let areas = [Region::Inputs, Region::Outputs].map(|region| Arc::clone(arena.area(region)));
         write_setup(
             &page,
             &Setup {
                 images: images.iter().map(|image| image.path.clone()).collect(),
-                regions: [Region::Inputs, Region::Outputs].map(|region| arena.capacity(region)),
-                used: [Region::Inputs, Region::Outputs].map(|region| arena.used(region)),
+                regions: areas.each_ref().map(|area| area.capacity()),
+                visible: areas.each_ref().map(|area| area.visible()),
                 threads,
                 memory: limits.memory,
                 cpu_s: limits.cpu_time.as_secs().max(1),
@@ -128,8 +132,8 @@ impl Host {
             child_answers.as_raw_fd(),
             child_leash.as_raw_fd(),
             page_file.as_raw_fd(),
-            arena.file(Region::Inputs).as_raw_fd(),
-            arena.file(Region::Outputs).as_raw_fd(),
+            areas[0].file().as_raw_fd(),
+            areas[1].file().as_raw_fd(),
         ];
         let child = spawn(limits.executable.as_ref(), passed)?;
         drop((child_commands, child_answers, child_leash));
@@ -142,17 +146,20 @@ impl Host {
             _leash: leash,
             page,
             threads: threads as u32,
-            batch: 0,
-            latest: (Vec::new(), Duration::ZERO),
+            areas,
+            account: RefCell::default(),
             alive: true,
             of_this_thread: PhantomData,
         };
+        const HELLO: u64 = wake::word(wake::HELLO, 0);
+        const FAILED: u64 = wake::word(wake::FAILED, 0);
         match host.hear(PATIENCE)?.0 {
-            wake::HELLO => {
+            HELLO => {
                 host.all_threads = Threads::of(host.child.id());
+                host.account = RefCell::new(Account::new(host.all_threads.ran()));
                 Ok(host)
             }
-            wake::FAILED => {
+            FAILED => {
                 let words = host.message();
                 host.end();
                 Err(HostError::Child(words))
@@ -181,24 +188,31 @@ impl Host {
         if self.heard(Duration::ZERO)?.is_some() {
             return Err(self.escaped("it spoke when nothing was asked"));
         }
-        let words = control::encode(calls).ok_or_else(|| {
+        let words = control::encode(calls, &self.areas.each_ref().map(|area| area.visible())).ok_or_else(|| {
             Fault::Host(io::Error::other(format!("{} calls are too many for one batch", calls.len())))
         })?;
+        self.areas[1].wipe_slack();
         self.write_words(&words);
-        self.batch += 1;
+        self.header().go.store(0, Ordering::SeqCst);
         self.header().note.store(note::NONE, Ordering::SeqCst);
         self.header().environment.store(0, Ordering::SeqCst);
-        let before = self.all_threads.ran();
-        if let Err(error) = self.commands.write_all(b"C") {
+        let token = token();
+        if let Err(error) = self.commands.write_all(&control::RUN.to_ne_bytes()) {
             return Err(if error.kind() == io::ErrorKind::BrokenPipe { self.died() } else { error.into() });
         }
-        self.expect(wake::READY, PATIENCE)?;
+        self.expect(wake::word(wake::READY, 0), PATIENCE)?;
+        // They are decoded: nothing more is to be read there.
+        self.write_words(&vec![0; words.len()]);
         let start = Instant::now();
-        self.go();
-        let end = self.expect(wake::DONE, timeout)?;
-        self.latest = (before, end.duration_since(start));
+        self.go(token);
+        let end = self.expect(wake::word(wake::DONE, token), timeout)?;
+        let taken = end.duration_since(start);
+        self.account.get_mut().take(taken);
+        if !self.areas[1].slack_is_clean() {
+            return Err(self.escaped("it wrote behind the last of its outputs"));
+        }
         match self.header().environment.load(Ordering::SeqCst) {
-            0 => Ok(end.duration_since(start)),
+            0 => Ok(taken),
             call => Err(self.escaped(&format!(
                 "it left the floating-point environment changed (rounding or subnormals; launch {call} of {})",
                 calls.len()
@@ -234,8 +248,14 @@ impl Host {
     /// [`Fault::RanOn`], [`Fault::RanOutside`]; the host should not be used further.
     pub fn idle_check(&self) -> Result<(), Fault> {
         self.all_threads.rest().map_err(|time| Fault::RanOn { time })?;
-        let (before, taken) = &self.latest;
-        self.all_threads.ran_outside(before, *taken).map_or(Ok(()), |time| Err(Fault::RanOutside { time }))
+        self.account.borrow_mut().look(self.all_threads.ran()).map_err(|time| Fault::RanOutside { time })
+    }
+
+    /// What its threads ran while no time was taken, as far as [`Self::idle_check`] was called after launches; `None` before the
+    /// first time.
+    #[must_use]
+    pub fn outside(&self) -> Option<Outside> {
+        self.account.borrow().summary()
     }
 
     /// What `read` returns while every thread of the child stands still: results that a kernel delivers after it has
@@ -246,6 +266,8 @@ impl Host {
         let stopped = group.filter(|group| kill_process_group(*group, Signal::STOP).is_ok());
         if stopped.is_some() {
             self.all_threads.stand_still();
+            // What it says is said again by the look that follows.
+            let _ = self.account.borrow_mut().look_while_stopped(self.all_threads.ran());
         }
         let result = read();
         if let Some(group) = stopped {
@@ -259,32 +281,32 @@ impl Host {
         unsafe { &*self.page.as_ptr().cast() }
     }
 
-    fn go(&self) {
+    fn go(&self, token: u32) {
         let go = &self.header().go;
-        go.store(self.batch, Ordering::SeqCst);
+        go.store(token, Ordering::SeqCst);
         // SAFETY: the word outlives the call.
         unsafe { libc::syscall(libc::SYS_futex, go.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 
     fn write_words(&self, words: &[u64]) {
         let words = &words[..words.len().min(control::WORDS)];
-        // SAFETY: behind the header there is room for `WORDS` words; the child reads them only when it is woken.
+        // SAFETY: behind the head there is room for `WORDS` words; the child reads them only when it is woken.
         unsafe {
-            let to = self.page.as_mut_ptr().add(size_of::<Header>()).cast::<u64>();
+            let to = self.page.as_mut_ptr().add(control::HEAD).cast::<u64>();
             std::ptr::copy_nonoverlapping(words.as_ptr(), to, words.len());
         }
         self.header().words.store(words.len() as u64, Ordering::Release);
     }
 
     fn message(&self) -> String {
-        let n = (self.header().message.load(Ordering::SeqCst) as usize).min(4096);
+        let n = (self.header().message.load(Ordering::SeqCst) as usize).min(control::MESSAGE);
         // SAFETY: inside the mapping; the child has ended or waits.
         let bytes = unsafe { std::slice::from_raw_parts(self.page.as_ptr().add(size_of::<Header>()), n) };
         String::from_utf8_lossy(bytes).into_owned()
     }
 
-    /// The next byte and when it came; `None` where none comes in time.
-    fn heard(&mut self, timeout: Duration) -> Result<Option<(u8, Instant)>, Fault> {
+    /// The next word and when it came; `None` where none comes in time.
+    fn heard(&mut self, timeout: Duration) -> Result<Option<(u64, Instant)>, Fault> {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -297,17 +319,19 @@ impl Host {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(io::Error::from(error).into()),
             }
-            let mut byte = [0u8];
-            match rustix::io::read(&self.answers, &mut byte) {
-                Ok(1) => return Ok(Some((byte[0], now))),
-                Ok(_) => return Err(self.died()),
+            // Words arrive whole: a write of this size is not divided (pipe(7)).
+            let mut word = [0; size_of::<u64>()];
+            match rustix::io::read(&self.answers, &mut word) {
+                Ok(0) => return Err(self.died()),
+                Ok(8) => return Ok(Some((u64::from_ne_bytes(word), now))),
+                Ok(_) => return Err(self.escaped("it spoke out of turn")),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
         }
     }
 
-    fn hear(&mut self, timeout: Duration) -> Result<(u8, Instant), Fault> {
+    fn hear(&mut self, timeout: Duration) -> Result<(u64, Instant), Fault> {
         match self.heard(timeout)? {
             Some(heard) => Ok(heard),
             None => {
@@ -317,9 +341,9 @@ impl Host {
         }
     }
 
-    fn expect(&mut self, byte: u8, timeout: Duration) -> Result<Instant, Fault> {
+    fn expect(&mut self, word: u64, timeout: Duration) -> Result<Instant, Fault> {
         match self.hear(timeout)? {
-            (heard, when) if heard == byte => Ok(when),
+            (heard, when) if heard == word => Ok(when),
             _ => Err(self.escaped("it spoke out of turn")),
         }
     }
@@ -335,7 +359,8 @@ impl Host {
         match self.child.wait() {
             Ok(status) => {
                 let header = self.header();
-                crash(status, header.note.load(Ordering::SeqCst), header.detail.load(Ordering::SeqCst))
+                let (noted, detail) = (header.note.load(Ordering::SeqCst), header.detail.load(Ordering::SeqCst));
+                crash(status, noted, detail, |region, offset| self.areas[region].beyond(offset))
             }
             Err(error) => error.into(),
         }
@@ -360,15 +385,20 @@ impl Drop for Host {
 
 fn write_setup(page: &MmapRaw, setup: &Setup) -> Result<(), HostError> {
     let text = serde_json::to_vec(setup).map_err(io::Error::other)?;
-    if text.len() > control::WORDS * 8 {
+    if text.len() > control::BYTES - control::HEAD {
         return Err(HostError::Child(format!("{} images are too many", setup.images.len())));
     }
-    // SAFETY: the text fits behind the header; the child does not exist yet.
+    // SAFETY: the text fits behind the head; the child does not exist yet.
     unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr(), page.as_mut_ptr().add(size_of::<Header>()), text.len());
-        (*page.as_ptr().cast::<Header>()).message.store(text.len() as u32, Ordering::SeqCst);
+        std::ptr::copy_nonoverlapping(text.as_ptr(), page.as_mut_ptr().add(control::HEAD), text.len());
+        (*page.as_ptr().cast::<Header>()).words.store(text.len() as u64, Ordering::SeqCst);
     }
     Ok(())
+}
+
+/// A go word: any number but zero that nobody can foresee.
+fn token() -> u32 {
+    (secret_seed() as u32) | 1
 }
 
 fn spawn(executable: Option<&PathBuf>, passed: [i32; 6]) -> io::Result<Child> {

@@ -9,6 +9,8 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
+use super::gate;
+
 /// Turns of the watch before a thread sleeps: some 30 to 60 µs, by the processor's `pause`.
 const WATCH: u32 = 1200;
 /// A turn in so many gives the core away, in case somebody else needs it.
@@ -131,7 +133,7 @@ pub(super) fn warm() {
     if let Some(pool) = POOL.get()
         && pool.sleeping.0.load(Ordering::SeqCst) > 0
     {
-        wake(&pool.job.0);
+        gate::wake(&pool.job.0);
     }
 }
 
@@ -170,7 +172,7 @@ fn work(pool: &'static Pool, index: u32) {
             turns += 1;
             if turns < WATCH && pool.active.load(Ordering::Relaxed) {
                 if turns % YIELD_EVERY == 0 {
-                    std::thread::yield_now();
+                    gate::give_way();
                 } else {
                     std::hint::spin_loop();
                 }
@@ -178,7 +180,7 @@ fn work(pool: &'static Pool, index: u32) {
             }
             turns = 0;
             pool.sleeping.0.fetch_add(1, Ordering::SeqCst);
-            sleep(&pool.job.0, seen);
+            gate::sleep(&pool.job.0, seen, false);
             pool.sleeping.0.fetch_sub(1, Ordering::SeqCst);
         }
         share(pool, index);
@@ -187,7 +189,7 @@ fn work(pool: &'static Pool, index: u32) {
             pool.changed.store(true, Ordering::SeqCst);
         }
         if pool.left.0.fetch_sub(1, Ordering::SeqCst) == 1 && pool.waiting.load(Ordering::SeqCst) {
-            wake(&pool.left.0);
+            gate::wake(&pool.left.0);
         }
     }
 }
@@ -234,7 +236,7 @@ pub unsafe extern "C" fn ws_parallel(n: i64, body: Body, context: *mut c_void) {
     pool.left.0.store(pool.threads - 1, Ordering::Relaxed);
     pool.job.0.fetch_add(1, Ordering::SeqCst);
     if pool.sleeping.0.load(Ordering::SeqCst) > 0 {
-        wake(&pool.job.0);
+        gate::wake(&pool.job.0);
     }
     INSIDE.set(true);
     share(pool, 0);
@@ -257,29 +259,10 @@ impl Pool {
                 continue;
             }
             self.waiting.store(true, Ordering::SeqCst);
-            sleep(&self.left.0, left);
+            gate::sleep(&self.left.0, left, false);
             self.waiting.store(false, Ordering::SeqCst);
         }
     }
-}
-
-/// Sleeps while `word` is `value`; may return early.
-pub(super) fn sleep(word: &AtomicU32, value: u32) {
-    // SAFETY: the word outlives the call; without a time limit no other pointer is read.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            std::ptr::null::<libc::timespec>(),
-        );
-    }
-}
-
-fn wake(word: &AtomicU32) {
-    // SAFETY: the word outlives the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX) };
 }
 
 #[cfg(test)]

@@ -18,9 +18,6 @@ const STEP: Duration = Duration::from_micros(100);
 const ALLOWED: Duration = Duration::from_micros(1500);
 /// The same where the system does not tell who waited for a core.
 const ALLOWED_BLIND: Duration = Duration::from_millis(20);
-/// What a thread may run beside the time that was taken: the watches for work and for the end of it, on a virtual machine with
-/// what its host took meanwhile, which stands in a thread's account like work.
-const ALLOWED_OUTSIDE: Duration = Duration::from_millis(20);
 /// A thread that is not asleep by then either never will be or is on a machine that cannot time anything.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -49,14 +46,6 @@ impl Threads {
     /// How long each thread has run over its life, exact while it sleeps; zero where the system does not tell.
     pub(super) fn ran(&self) -> Vec<Duration> {
         self.threads.iter().map(|thread| thread.account().map_or(Duration::ZERO, |[ran, _]| ran)).collect()
-    }
-
-    /// How long a thread has run since `before` beyond `taken`, the time that was stamped, where that is more than getting
-    /// ready and lying down take; all of them sleep.
-    pub(super) fn ran_outside(&self, before: &[Duration], taken: Duration) -> Option<Duration> {
-        let ran = self.ran();
-        let outside = ran.iter().zip(before).map(|(after, before)| after.saturating_sub(*before).saturating_sub(taken));
-        outside.max().filter(|outside| *outside > ALLOWED_OUTSIDE)
     }
 
     /// Waits until no thread runs any more, after they were told to stop: an interrupt's time, unless a core is away.

@@ -6,18 +6,21 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use super::control::{Header, note};
 
 static PAGE: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
-static INPUTS: AtomicUsize = AtomicUsize::new(0);
-static INPUTS_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Where inputs and outputs begin, and their bytes.
+static BASES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static SIZES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Where to note what happened.
 pub(super) fn note_in(page: *mut Header) {
     PAGE.store(page, Ordering::SeqCst);
 }
 
-/// Installs the handlers; the inputs lie at `inputs`, `bytes` of them.
-pub(super) fn install(inputs: usize, bytes: usize) {
-    INPUTS.store(inputs, Ordering::SeqCst);
-    INPUTS_BYTES.store(bytes, Ordering::SeqCst);
+/// Installs the handlers; inputs and outputs lie at `bases`, `sizes` bytes of them.
+pub(super) fn install(bases: [usize; 2], sizes: [usize; 2]) {
+    for region in [0, 1] {
+        BASES[region].store(bases[region], Ordering::SeqCst);
+        SIZES[region].store(sizes[region], Ordering::SeqCst);
+    }
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
         // SAFETY: a zeroed sigaction is a valid one; the handler makes no call that is not safe in a handler.
         unsafe {
@@ -36,15 +39,16 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     let (info, header) = unsafe { (&*info, &*PAGE.load(Ordering::SeqCst)) };
     // SAFETY: for these signals the field is set, to null where there is no address.
     let address = unsafe { info.si_addr() } as usize;
-    let inputs = INPUTS.load(Ordering::SeqCst);
-    let offset = address.wrapping_sub(inputs);
     const ACCESS_DENIED: libc::c_int = 2;
-    let (noted, detail) = match signal {
-        libc::SIGSYS => (note::SYSCALL, system_call(info)),
-        libc::SIGSEGV if info.si_code == ACCESS_DENIED && offset < INPUTS_BYTES.load(Ordering::SeqCst) => {
-            (note::INPUT_WRITE, offset as i64)
+    let offsets = [0, 1].map(|region: usize| address.wrapping_sub(BASES[region].load(Ordering::SeqCst)));
+    let region = [0, 1].into_iter().find(|region| offsets[*region] < SIZES[*region].load(Ordering::SeqCst));
+    let (noted, detail) = match (signal, region) {
+        (libc::SIGSYS, _) => (note::SYSCALL, system_call(info)),
+        // The judge knows what is there: an input, or nothing that may be touched.
+        (libc::SIGSEGV, Some(region)) if info.si_code == ACCESS_DENIED => {
+            (note::OUTSIDE[region][usize::from(is_write(context))], offsets[region] as i64)
         }
-        libc::SIGSEGV if clock_read(info, context) => (note::CLOCK, 0),
+        (libc::SIGSEGV, _) if clock_read(info, context) => (note::CLOCK, 0),
         _ => (note::FAULT, address as i64),
     };
     header.detail.store(detail, Ordering::SeqCst);
@@ -60,6 +64,20 @@ fn system_call(info: &libc::siginfo_t) -> i64 {
     // SAFETY: for SIGSYS the kernel fills these fields (`_sigsys` in asm-generic/siginfo.h).
     let number = unsafe { (&raw const *info).cast::<u8>().add(16 + size_of::<usize>()).cast::<libc::c_int>().read() };
     i64::from(number)
+}
+
+/// Whether what was refused was a write; a system that does not tell so tells of writes only.
+#[cfg(target_arch = "x86_64")]
+fn is_write(context: *mut c_void) -> bool {
+    /// In the processor's own word about a page fault.
+    const WRITE: i64 = 2;
+    // SAFETY: the kernel passes a ucontext.
+    unsafe { (&*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_write(_: *mut c_void) -> bool {
+    true
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -84,7 +84,7 @@ fn a_byte_written_outside_any_buffer_is_noticed() {
     assert_eq!(memory.check_zones(&mut arena, 0), Ok(()));
     let spans = memory.call(0, 0).pointers;
     for (index, name) in [(0, "a"), (1, "b"), (3, "c"), (4, "partial")] {
-        let [before, after] = Arena::red_zones(&spans[index].unwrap());
+        let [before, after] = arena.red_zones(&spans[index].unwrap());
         for (zone, at, said) in [
             (before, before.bytes - 1, "1 bytes before its start"),
             (before, 0, "256 bytes before its start"),
