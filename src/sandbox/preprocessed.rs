@@ -153,7 +153,7 @@ fn has_directive(text: &str) -> bool {
         let name = &bytes[at + 1..=at + length];
         let letter = name.first().is_some_and(|c| c.is_ascii_alphabetic() || *c == b'_');
         let like = |one: &&str| name.eq_ignore_ascii_case(one.as_bytes());
-        let label = name.first() == Some(&b'L') && !LIKE_LABELS.iter().any(|one| like(&one));
+        let label = name.first() == Some(&b'L') && !LIKE_LABELS.iter().any(like);
         letter && !part && !label
     })
 }
