@@ -2,12 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Instrument;
 use crate::evaluation::Verdict;
 use crate::op::{OpSource, TargetShape};
 
 use super::Failure;
 use super::bench::Watch;
 use super::session::Session;
+use super::task::EvaluationTask;
 
 /// One session to measure in a fresh process, by value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,4 +47,9 @@ pub trait Elsewhere {
     /// # Errors
     /// The first session that fails, whoever is at fault.
     fn sessions(&self, tasks: &[SessionTask], watch: Watch<'_>) -> Result<Vec<Session>, Failure>;
+
+    /// Tools that can watch such a process while it is asked for stage 1 of the task's candidate.
+    fn instruments(&self, _task: &EvaluationTask) -> Vec<Instrument> {
+        Vec::new()
+    }
 }

@@ -15,7 +15,7 @@ use super::bench::{Bench, Trial};
 use super::build::Build;
 use super::check::{compare_with_oracle, damage, describe};
 use super::questions::{Question, questions};
-use super::task::JudgeError;
+use super::task::{EvaluationTask, JudgeError};
 use super::timing::SAMPLE_LEEWAY;
 use super::undisturbed::undisturbed;
 
@@ -37,14 +37,16 @@ const BYTES_EACH: u64 = 24;
 /// A rejection at the examination, or the machine's failure.
 pub(super) fn examine<B: Backend>(
     bench: &Bench<'_, B>,
-    kernel: &KernelFile,
+    task: &EvaluationTask,
     target: &[TargetShape],
-    limit: Duration,
     found: &mut Examination,
 ) -> Result<(), Failure> {
     let began = Instant::now();
+    let limit = Duration::from_secs_f64(task.examination_s);
     bench.at(Stage::Examination, "what it has not been asked yet");
-    let instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
+    let kernel = &bench.read(&task.candidate)?;
+    let mut instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
+    instruments.extend(bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task)));
     let outcome = beside(instruments, limit, found, |found| ask_all(bench, kernel, target, began + limit, found));
     found.took_s = began.elapsed().as_secs_f64();
     let (asked, seen) = outcome?;

@@ -60,8 +60,9 @@ fn session<B: Backend>(bench: &Bench<'_, B>, rig: &mut Rig<B>, match_up: MatchUp
         let verify = number == 0 || number + 1 == CONFIRM_BLOCKS;
         rig.block(bench, &mut pair, match_up.rounds, verify)
     };
-    let blocks = (0..CONFIRM_BLOCKS).map(block).collect::<Result<_, _>>()?;
-    Ok(Session { blocks, took_s: began.elapsed().as_secs_f64() })
+    let blocks: Vec<Block> = (0..CONFIRM_BLOCKS).map(block).collect::<Result<_, _>>()?;
+    let hidden_us = rig.hidden_us(&pair, &blocks);
+    Ok(Session { blocks, took_s: began.elapsed().as_secs_f64(), hidden_us })
 }
 
 /// A session by value.

@@ -60,6 +60,10 @@ pub struct Session {
     pub blocks: Vec<Block>,
     /// How long it took from starting both kernels to the last block, in seconds.
     pub took_s: f64,
+    /// CPU time a sample that the candidate took beside the time that was taken, more than the incumbent did and than is
+    /// allowed, in µs; nothing where hosts have no account.
+    #[serde(default)]
+    pub hidden_us: f64,
 }
 
 /// The order of the four samples in round number `round` (counted over the whole session, whatever its blocks) of the

@@ -24,7 +24,8 @@ pub struct EvaluationTask {
     pub precision: Option<Precision>,
     /// Where it is not known, and there is nothing to decide: a look in this process, without fresh ones.
     pub look: bool,
-    /// Seconds that the second tier may take of what would be kept; none where it is zero.
+    /// Seconds that the second tier may take of what would be kept; none where it is zero. With stage 1 alone: where it is not, a tool
+    /// is watching.
     #[serde(default)]
     pub examination_s: f64,
     /// The branch's time over the best it ever had, where equal-but-simpler candidates are welcome.

@@ -36,6 +36,13 @@ const LOOKED_AT: u64 = 2;
 /// How many times its bound an error may be there: the rms that a bound may have is taken from the few elements alone.
 pub(super) const SAMPLE_LEEWAY: f64 = 2.0;
 
+/// Batches after which what hosts ran beside the time taken can be compared.
+const ACCOUNTED: usize = 16;
+
+/// What a candidate may run more than the incumbent beside the time taken: by chance, in µs a sample, and as a share of the sample.
+const HIDDEN_US: f64 = 150.0;
+const HIDDEN_SHARE: f64 = 0.03;
+
 /// One timed shape with its rotated buffers.
 struct TimedShape {
     case: Case,
@@ -249,6 +256,24 @@ impl<B: Backend> Rig<B> {
             measured.push(Round { order, samples_us });
         }
         Ok(Block::from_rounds(&measured))
+    }
+
+    /// What the candidate's threads ran beside the time that was taken for the samples of `blocks`, beyond what the incumbent's
+    /// did in the same turns and what is allowed; in µs a sample.
+    pub(super) fn hidden_us(&self, pair: &Pair<'_, B>, blocks: &[Block]) -> f64 {
+        let accounts = pair.candidate.host.outside().zip(pair.incumbent.host.outside());
+        let Some((candidate, incumbent)) = accounts.filter(|(one, other)| one.batches.min(other.batches) >= ACCOUNTED)
+        else {
+            return 0.0;
+        };
+        let more = |one: Duration, other: Duration| one.as_secs_f64() * 1e6 - other.as_secs_f64() * 1e6;
+        let excess = more(candidate.typical, incumbent.typical).min(more(candidate.median, incumbent.median));
+        let sample_us = |block: &Block| {
+            let times = block.candidate_us.iter().zip(&self.shapes).map(|(us, shape)| us * shape.batch as f64);
+            times.sum::<f64>() / self.shapes.len() as f64
+        };
+        let mean_us = blocks.iter().map(sample_us).sum::<f64>() / blocks.len().max(1) as f64;
+        (excess - HIDDEN_US - HIDDEN_SHARE * mean_us).max(0.0)
     }
 
     /// Runs the candidate once over every rotated copy and checks each output.

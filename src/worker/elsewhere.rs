@@ -8,7 +8,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::protocol::{Ask, FailureKind, PROTOCOL, Reply, Request};
-use crate::harness::{Elsewhere, Failure, JudgeError, Session, SessionAnswer, SessionTask, Watch};
+use crate::backend::cuda::{Tool, examine, sanitizer};
+use crate::backend::{Instrument, Look};
+use crate::harness::{Elsewhere, EvaluationTask, Failure, JudgeError, Session, SessionAnswer, SessionTask, Watch};
 
 /// Workers that are started together, so that starting all takes hardly longer than starting one. They rest until it is
 /// their turn.
@@ -52,7 +54,21 @@ impl Elsewhere for Workers {
         }
         Ok(sessions)
     }
+
+    fn instruments(&self, task: &EvaluationTask) -> Vec<Instrument> {
+        let request = Request { id: 1, ask: Ask::Smoke(Box::new(task.clone())) };
+        let request = serde_json::to_string(&request).map_err(|error| error.to_string());
+        let look = |tool: Tool| -> Result<Look, String> {
+            let (sanitizer, request) = (sanitizer()?, request.clone()?);
+            let (program, arguments) = (self.program.clone(), self.arguments.clone());
+            Ok(Box::new(move |limit| examine(&sanitizer, tool, (&program, &arguments), &request, limit)))
+        };
+        TOOLS.into_iter().map(|tool| Instrument { name: tool.name(), look: look(tool) }).collect()
+    }
 }
+
+/// What NVIDIA's sanitizer is asked for. `initcheck` sees nothing here: the judge has written to all memory before.
+const TOOLS: [Tool; 3] = [Tool::Memcheck, Tool::Racecheck, Tool::Synccheck];
 
 /// One worker; it is killed when dropped.
 struct Worker {

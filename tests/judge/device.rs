@@ -220,7 +220,7 @@ impl Elsewhere for Paper {
         let session = |task: &SessionTask| {
             let incumbent = if task.incumbent.is_none() { 3.0 } else { 1.0 };
             let block = Block { incumbent_us: vec![incumbent], candidate_us: vec![1.0] };
-            Session { blocks: vec![block; 16], took_s: 0.1 }
+            Session { blocks: vec![block; 16], took_s: 0.1, hidden_us: 0.0 }
         };
         Ok(tasks.iter().map(session).collect())
     }
