@@ -162,7 +162,10 @@ impl Bounds {
     }
 }
 
-/// Compares a few elements of each output, all of one row: `read` gives the bytes of elements of an output.
+/// Gives the bytes of some elements, by index, of an output of this number and type.
+pub(super) type Read<'a> = &'a mut dyn FnMut(usize, Stored, &[usize]) -> Vec<u8>;
+
+/// Compares a few elements of each output, all of one row, as `read` gives them.
 ///
 /// # Errors
 /// An expression that fails at this shape.
@@ -170,7 +173,7 @@ pub(super) fn compare_places(
     op: &Operation,
     case: &Case,
     expected: &[Vec<Place>],
-    read: &mut dyn FnMut(usize, Stored, &[usize]) -> Vec<u8>,
+    read: Read<'_>,
 ) -> Result<ErrorStats, OpError> {
     let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output);
     let mut total = ErrorStats::default();

@@ -60,7 +60,7 @@ pub(super) struct Question {
 }
 
 /// Drawn questions of each topic that has no end: more than any budget suffices for.
-const DRAWN: u64 = 64;
+const DRAWN: u64 = 400;
 
 /// Elements that 32-bit indices do not reach.
 const HUGE: u64 = 1 << 31;

@@ -311,6 +311,8 @@ impl<B: Backend> Rig<B> {
         let sample = undisturbed(|again| {
             if again {
                 runner.host = bench.host(runner.build, &self.arena)?;
+                // Nothing that the one before left anywhere is there for it.
+                self.refresh(index, self.shapes[index].copies)?;
                 // Its first launches, cold, are not what is measured.
                 for _ in 0..UNMEASURED {
                     self.refresh(index, batch)?;

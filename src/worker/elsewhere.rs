@@ -1,6 +1,7 @@
 //! Sessions in workers of their own: where a kernel is not a process, what it left in one must not favour it in the next.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -33,6 +34,19 @@ pub struct Workers {
 }
 
 impl Workers {
+    /// The program by a path that holds for whoever starts it: the descriptor it is named by here is closed in others.
+    fn on_disk(&self) -> PathBuf {
+        let same = |path: &PathBuf| {
+            let [here, there] = [path, &self.program].map(|path| std::fs::metadata(path).ok());
+            here.zip(there).is_some_and(|(here, there)| (here.dev(), here.ino()) == (there.dev(), there.ino()))
+        };
+        // Where it was rebuilt since, the file of that name is another program.
+        std::fs::read_link(&self.program).ok().filter(same).unwrap_or_else(|| {
+            let own = format!("/proc/{}/", std::process::id());
+            PathBuf::from(self.program.to_string_lossy().replacen("/proc/self/", &own, 1))
+        })
+    }
+
     /// Workers are `program` with `arguments`, which make it leave the device's lock to whoever holds it.
     #[must_use]
     pub const fn new(program: PathBuf, arguments: Vec<String>) -> Self {
@@ -60,7 +74,7 @@ impl Elsewhere for Workers {
         let request = serde_json::to_string(&request).map_err(|error| error.to_string());
         let look = |tool: Tool| -> Result<Look, String> {
             let (sanitizer, request) = (sanitizer()?, request.clone()?);
-            let (program, arguments) = (self.program.clone(), self.arguments.clone());
+            let (program, arguments) = (self.on_disk(), self.arguments.clone());
             Ok(Box::new(move |limit| examine(&sanitizer, tool, (&program, &arguments), &request, limit)))
         };
         TOOLS.into_iter().map(|tool| Instrument { name: tool.name(), look: look(tool) }).collect()

@@ -1,7 +1,7 @@
 /*---
-# expect: reject
+# expect: reject|base
 # why: shared memory keeps what the launch before left there: from the third launch in a row on only half of each row is read.
-#      Before every sample shared memory is filled with rubbish, so this can show within a sample of several launches only
+#      Before every sample shared memory is filled with rubbish, so where a sample is one launch it never comes to that, and is right
 op = "layernorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]
