@@ -266,6 +266,7 @@ fn rules(wanted: &Wanted<'_>, settings: &RunSettings) -> anyhow::Result<Rules> {
         roofline_pct: Some(settings.roofline * 100.0),
         speedup: Some(settings.speedup),
         per_kernel: Some(settings.per_kernel),
+        examination: settings.examination,
         budget: settings.budget,
         until: None,
         max_tokens: None,

@@ -7,7 +7,7 @@ use super::device::{self, Device};
 use super::options::DeviceArgs;
 use super::session;
 use crate::backend::cpu::Compiler;
-use crate::backend::cuda::{Search, Toolkit, driver_version};
+use crate::backend::cuda::{self, Search, Toolkit, driver_version};
 use crate::device::{DeviceCard, Nameplate, Opening, nameplate};
 use crate::workspace::{DeviceSettings, Workspace, cache_dir};
 
@@ -32,11 +32,19 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let mut fine = true;
     super::say(&format!("warpsmith    {} ({})", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH));
     match Compiler::new(&cache_dir()) {
-        Ok(compiler) => super::say(&format!("compiler     {}", compiler.version())),
+        Ok(compiler) => {
+            super::say(&format!("compiler     {}", compiler.version()));
+            for (name, found) in compiler.sanitizers() {
+                super::say(&examined(name, found.err()));
+            }
+        }
         Err(error) => {
             fine = false;
             super::say(&format!("compiler     {error}"));
         }
+    }
+    if cuda::installed().is_ok() {
+        super::say(&examined("compute-sanitizer", cuda::sanitizer().err()));
     }
     let (major, minor, patch) = git2::Version::get().libgit2_version();
     super::say(&format!("git          libgit2 {major}.{minor}.{patch}, built in"));
@@ -133,6 +141,14 @@ fn device_lines(card: &DeviceCard) -> String {
         ceilings.launch_us,
         rates.join(", ")
     )
+}
+
+/// A line for something that looks at what would be kept; what is missing there is no reason not to go on.
+fn examined(name: &str, missing: Option<String>) -> String {
+    match missing {
+        None => format!("examination  {name}: here"),
+        Some(why) => format!("examination  {name}: MISSING ({why}); what would be kept is examined without it"),
+    }
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ async fn run(
     let override_rules = &|rules: &mut Rules| {
         if !args.run.resumes() {
             // The client decides when a target is done, unless the user does.
-            *rules = Rules { budget: rules.budget, ..Rules::none() };
+            *rules = Rules { budget: rules.budget, examination: rules.examination, ..Rules::none() };
         }
         args.rules.override_rules(rules)
     };

@@ -20,6 +20,9 @@ pub(super) struct RuleArgs {
     /// Leave a target after this time [default: 2h]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     per_kernel: Option<Duration>,
+    /// Examine what would be kept for this time [default: 20s, less where the budget is short]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    examination: Option<Duration>,
     /// End the run after this time, such as 8h or 90m; what is being judged then is finished first [default: none, or
     /// `budget` in warpsmith.toml]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -37,6 +40,7 @@ impl RuleArgs {
         rules.roofline_pct = self.roofline.or(rules.roofline_pct);
         rules.speedup = self.speedup.or(rules.speedup);
         rules.per_kernel = self.per_kernel.or(rules.per_kernel);
+        rules.examination = self.examination.or(rules.examination);
         // Who says until when has not asked for the settings' budget as well: a night would end after it.
         rules.budget = if until.is_some() { self.budget } else { self.budget.or(rules.budget) };
         rules.until = until.or(rules.until);
@@ -70,6 +74,7 @@ mod tests {
             roofline_pct: None,
             speedup: None,
             per_kernel: None,
+            examination: None,
             budget: Some(Duration::from_secs(180)),
             until: None,
             max_tokens: None,

@@ -17,6 +17,9 @@ pub struct Rules {
     pub speedup: Option<f64>,
     /// Time for one target (`--per-kernel`).
     pub per_kernel: Option<Duration>,
+    /// Time that the second tier may take of each keep; by the budget where it is not set (`--examination`).
+    #[serde(default)]
+    pub examination: Option<Duration>,
     /// Time for the whole run, earlier sessions of a resumed run included (`--budget`).
     pub budget: Option<Duration>,
     /// When the run must be over (`--until`).
@@ -36,6 +39,7 @@ impl Default for Rules {
             roofline_pct: Some(90.0),
             speedup: Some(2.0),
             per_kernel: Some(Duration::from_secs(2 * 60 * 60)),
+            examination: None,
             budget: None,
             until: None,
             max_tokens: None,
@@ -55,6 +59,9 @@ impl Rules {
     /// Seconds that the second tier may take of a keep: some 20, less where the run's time is short.
     #[must_use]
     pub fn examination_s(&self) -> f64 {
+        if let Some(time) = self.examination {
+            return time.as_secs_f64();
+        }
         let share = self.budget.map_or(EXAMINATION_S, |budget| EXAMINATION_SHARE * budget.as_secs_f64());
         share.clamp(LEAST_EXAMINATION_S, EXAMINATION_S)
     }
@@ -204,6 +211,7 @@ impl Rules {
             roofline_pct: None,
             speedup: None,
             per_kernel: None,
+            examination: None,
             budget: None,
             until: None,
             max_tokens: None,

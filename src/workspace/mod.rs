@@ -42,6 +42,7 @@ const NEW_SETTINGS: &str = "\
 # roofline = 0.9         # or at this share of what the machine can do
 # speedup = 2.0          # or at this speedup over what you have today
 # per_kernel = \"2h\"      # or after this time
+# examination = \"20s\"    # what each keep is examined for; less by itself where the budget is short
 # budget = \"8h\"          # the whole run; without it, until every kernel is done
 # phase = \"decode\"       # without these four: prefill, f32 (on a GPU the model's own type), one sequence, 128 tokens
 # dtype = \"bf16\"

@@ -34,6 +34,9 @@ pub struct RunSettings {
     /// A target ends after this time (as in `"2h"`).
     #[serde(deserialize_with = "duration::required")]
     pub per_kernel: Duration,
+    /// What the second tier may take of each keep; without it 20 seconds, less where the budget is short.
+    #[serde(deserialize_with = "duration::optional")]
+    pub examination: Option<Duration>,
     /// The run ends after this time; without it, when its targets do.
     #[serde(deserialize_with = "duration::optional")]
     pub budget: Option<Duration>,
@@ -56,6 +59,7 @@ impl Default for RunSettings {
             roofline: 0.9,
             speedup: 2.0,
             per_kernel: Duration::from_secs(2 * 3600),
+            examination: None,
             budget: None,
             phase: None,
             dtype: None,

@@ -25,7 +25,7 @@ fn told(place: &Place, folder: &str) -> BTreeMap<String, String> {
 fn when_a_run_ends_the_command_has_the_summary_and_its_figures() {
     let place = Place::new(&kernels::keeps());
     // The command line comes first.
-    place.write("warpsmith.toml", "[run]\nseq = 16\nnotify = \"touch told-by-the-settings\"\n");
+    place.write("warpsmith.toml", "[run]\nseq = 16\nexamination = \"1s\"\nnotify = \"touch told-by-the-settings\"\n");
     let done = run(&place, &["--notify", COMMAND]);
     assert!(!place.root.join("told-by-the-settings").exists());
     // What the command prints does not get between what the run prints.
@@ -48,7 +48,7 @@ fn when_a_run_ends_the_command_has_the_summary_and_its_figures() {
 #[test]
 fn a_command_in_the_settings_runs_in_the_workspace() {
     let place = Place::new(&kernels::keeps());
-    place.write("warpsmith.toml", &format!("[run]\nseq = 16\nnotify = \"{COMMAND}\"\n"));
+    place.write("warpsmith.toml", &format!("[run]\nseq = 16\nexamination = \"1s\"\nnotify = \"{COMMAND}\"\n"));
     let mut command = place.command(&["run", ".", "--only", "fused_mlp", "--per-kernel", "1ms"]);
     command.current_dir(place.root.join("model"));
     crate::common::outcome(command).ok();

@@ -69,7 +69,7 @@ fn the_run_ends_at_the_hour_asked_for() {
 #[test]
 fn settings_count_where_the_command_line_says_nothing_and_what_is_skipped_is_left_alone() {
     let place = Place::new(&kernels::keeps());
-    place.write("warpsmith.toml", "[run]\nseq = 16\nroofline = 0.0001\nbudget = \"1h\"\n");
+    place.write("warpsmith.toml", "[run]\nseq = 16\nexamination = \"1s\"\nroofline = 0.0001\nbudget = \"1h\"\n");
     let others = "matmul,fused_mlp,flash_attention,rotary_embedding";
     let out = place.warpsmith(&["run", "model", "--skip", others]).ok();
     assert!(out.contains("budget      1h00; 2h00 a target"), "{out}");

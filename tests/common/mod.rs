@@ -101,7 +101,7 @@ impl Place {
 
     /// Writes the workspace's files.
     pub fn fill(&self, rmsnorm: &str) {
-        self.write("warpsmith.toml", "[run]\nseq = 16\n");
+        self.write("warpsmith.toml", "[run]\nseq = 16\nexamination = \"1s\"\n");
         self.write("model/config.json", CONFIG);
         self.write("notes.txt", "The user's own.\n");
         self.write("kernels/cpu/rmsnorm.c", rmsnorm);

@@ -65,6 +65,19 @@ pub(super) const SANITIZERS: [Sanitizer; 3] = [
     },
 ];
 
+impl Compiler {
+    /// The sanitizers that kernels are examined with, by name; why this compiler has none, where that is so.
+    #[must_use]
+    pub fn sanitizers(&self) -> Vec<(&'static str, Result<(), String>)> {
+        let try_out = |sanitizer: Sanitizer| {
+            let built = self.program(("defect", None), sanitizer.defect, &[], sanitizer.flags);
+            let why = |error: CompileError| error.to_string().lines().next().unwrap_or_default().to_owned();
+            (sanitizer.name, built.map(drop).map_err(why))
+        };
+        SANITIZERS.map(try_out).into_iter().collect()
+    }
+}
+
 /// All instruments for a kernel. They are owned by nobody: each may look in a thread of its own.
 pub(super) fn instruments(
     compiler: &Compiler,
