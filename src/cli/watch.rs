@@ -118,7 +118,11 @@ fn begin(
         }
         None => String::new(),
     };
-    let state = state(run, file, wanted, shapes, &worker);
+    let folder = args.kernel.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let found = Workspace::find(folder.unwrap_or(Path::new(".")))?;
+    let examination = found.and_then(|workspace| workspace.settings().run.examination);
+    let rules = Rules { examination, ..Rules::default() };
+    let state = state(run, file, wanted, (shapes, rules), &worker);
     let driver = match place {
         None => Driver::Judge(Box::new(worker)),
         Some(place) => {
@@ -130,13 +134,19 @@ fn begin(
 }
 
 /// A run of one target that nobody resumes: whatever ends a watch, it has ended.
-fn state(run: String, file: String, wanted: &Wanted, shapes: Vec<TargetShape>, worker: &Client) -> RunState {
+fn state(
+    run: String,
+    file: String,
+    wanted: &Wanted,
+    (shapes, rules): (Vec<TargetShape>, Rules),
+    worker: &Client,
+) -> RunState {
     let options = Options {
         run,
         model: file,
         pass: None,
         agent: Choice::Outside { name: "watch".to_owned() },
-        rules: Rules::default(),
+        rules,
         only: Vec::new(),
         skip: Vec::new(),
         seed: crate::rng::secret_seed(),
