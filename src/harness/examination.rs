@@ -28,6 +28,9 @@ const ROWS: u64 = 24;
 /// Time that a case of the full limits takes, in seconds, and one of their elements alone: the upper end of what was seen.
 const CASE_S: f64 = 0.7;
 
+/// An examination that is shorter has no time for a sanitizer, which compiles or starts anew.
+const FOR_INSTRUMENTS: Duration = Duration::from_secs(3);
+
 /// Bytes of device memory for each element of a case: its tensors, and doubles for what is expected.
 const BYTES_EACH: u64 = 24;
 
@@ -47,6 +50,12 @@ pub(super) fn examine<B: Backend>(
     let kernel = &bench.read(&task.candidate)?;
     let mut instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
     instruments.extend(bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task)));
+    if limit < FOR_INSTRUMENTS {
+        // Starting one would take longer, and the cores that the questions need.
+        for instrument in &mut instruments {
+            instrument.look = Err(format!("{:.0} s are too little for it", limit.as_secs_f64()));
+        }
+    }
     let outcome = beside(instruments, limit, found, |found| ask_all(bench, kernel, target, began + limit, found));
     found.took_s = began.elapsed().as_secs_f64();
     let (asked, seen) = outcome?;
