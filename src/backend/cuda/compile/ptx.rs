@@ -215,8 +215,10 @@ fn only_read(known: &BTreeMap<&str, Space>, statements: &[Statement<'_>]) -> Res
                 .find_map(|space| declared(statement.text, space))
                 .filter(|name| known.contains_key(name))
             {
-                // Its own name and, in what it is filled with, another one's or its own again.
-                let named: Vec<&str> = tokens(statement.text).filter(|token| known.contains_key(token)).collect();
+                // Its own name and, in what it is filled with, another one's or its own again. Where assembler declares it first of
+                // all in a kernel, that kernel's head stands before it, and no variable is filled with a parameter.
+                let filling = |token: &&str| known.get(token).is_some_and(|space| *space != Space::Parameter);
+                let named: Vec<&str> = tokens(statement.text).filter(filling).collect();
                 if named.len() > 1 {
                     let other = named.iter().find(|other| **other != name).copied().unwrap_or(name);
                     return Err(known[other].refusal(other));
@@ -311,6 +313,13 @@ mod tests {
             atom.global.add.u32 \t%r1, [counter], 1;\nret;\n}";
         assert!(check(plain).unwrap_err().contains("`counter`"));
         check(&plain.replace("atom.global.add.u32 \t%r1, [counter], 1;", "")).unwrap();
+    }
+
+    #[test]
+    fn memory_declared_first_of_all_in_a_kernel_is_what_is_refused_not_its_parameters() {
+        let ptx = ".visible .entry k(\n.param .u64 k_param_0,\n.param .u64 k_param_1\n)\n{\n\
+            .global .u32 kept; st.global.u32 [kept], 5;\nret;\n}";
+        assert!(check(ptx).unwrap_err().contains("outlives a launch (`kept`)"));
     }
 
     #[test]
