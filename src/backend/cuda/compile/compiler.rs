@@ -18,6 +18,9 @@ use crate::kernel::{Facts, KernelFile, Resolution, nvrtc_options, target_arch};
 use crate::op::Operation;
 use crate::sandbox::check_cuda;
 
+/// The first compute capability that starts dependent launches early.
+const EARLY_STARTS: u32 = 90;
+
 /// Raised whenever a check or the prelude changes, so that nothing is taken that an older program let pass.
 const GENERATION: u32 = 2;
 
@@ -215,7 +218,8 @@ impl Compiler {
         };
         let all = self.all(&sorted, true, cancelled, told.begun, &done)?;
         let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(all).collect();
-        for ((file, at), unit) in &wanted {
+        // Where a GPU starts no launch early, launches follow each other, and there is nothing to wait for.
+        for ((file, at), unit) in wanted.iter().filter(|_| capability >= EARLY_STARTS) {
             let Source { kernel, resolutions, .. } = files[*file];
             let must = kernel.must_wait(op, &resolutions[*at]);
             let waits = |name: &String| compiled.get(unit).is_none_or(|unit| unit.waiting.contains(name));
