@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod backend;
 pub mod cli;
+pub mod defence;
 pub mod device;
 pub mod evaluation;
 pub mod expr;

@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["workspace"],
     &["op"],
     &["expr", "stats"],
-    &["rng"],
+    &["rng", "defence"],
 ];
 
 /// The longest file that is still one thing.

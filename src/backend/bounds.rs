@@ -4,6 +4,7 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
 use super::values::decode_into;
+use crate::defence::Defence;
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, Dtype, OpError, Operation, Role, Stored, TensorSpec};
 
@@ -87,15 +88,19 @@ impl Bounds {
         elements: usize,
     ) -> Result<(Self, usize), OpError> {
         let (shape, dtype) = (&case.shape, case.dtype);
-        let few = op.few_terms(case);
+        let few = op.few_terms(case).filter(|_| Defence::FewTerms.stands());
         let sum_length = few.map_or(&op.tolerance.sum_length, |few| &few.sum_length);
         let sum_length = op.size("tolerance sum_length", sum_length, shape)?;
         let row = op.size("tolerance row", &op.tolerance.row, shape)?.max(1);
         let precision = spec.dtype.stored(dtype).dtype().unwrap_or(dtype);
         let sums = (8.0 + (sum_length as f64).sqrt() / 2.0) * U32;
         // What hostile terms do to a sum is in C; of others L says enough, and C would let half the bits of a long sum go.
-        let by_length = dtype == Dtype::F32 && op.tolerance.signed_terms && (case.input.is_none() || few.is_some());
-        let rounds_once = op.tolerance.rounds_once && case.input.is_none() && precision != Dtype::F32;
+        let by_length = Defence::SignedTerms.stands()
+            && dtype == Dtype::F32
+            && op.tolerance.signed_terms
+            && (case.input.is_none() || few.is_some());
+        let rounds_once =
+            Defence::RoundsOnce.stands() && op.tolerance.rounds_once && case.input.is_none() && precision != Dtype::F32;
         let bounds = Self {
             u: precision.roundoff(),
             s: precision.underflow(),

@@ -132,6 +132,15 @@ impl CaseMemory {
         })
     }
 
+    /// The same tensors for another case of this shape and dtype: other inputs, other arguments.
+    ///
+    /// # Errors
+    /// An argument's expression that fails.
+    pub fn with_case(&self, case: &Case) -> Result<Self, OpError> {
+        debug_assert!(case.shape == self.case.shape && case.dtype == self.case.dtype, "the tensors are the same");
+        Ok(Self { floats: self.op.scalars_of(case)?, case: case.clone(), ..self.clone() })
+    }
+
     /// The case these are the tensors of.
     #[must_use]
     pub const fn case(&self) -> &Case {

@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 
 use crate::backend::CaseLimits;
+use crate::defence::Defence;
 use crate::evaluation::Stage;
 use crate::op::{Case, Distribution, DrawPlan, Dtype, OpError, Operation, Shape, TargetShape};
 use crate::rng::Stream;
@@ -116,7 +117,7 @@ impl Plan<'_> {
     /// Floating-point arguments are drawn where inputs are ordinary; smallest cases have the operation's own.
     fn setting(&self, stage: Stage, input: Option<&str>) -> u32 {
         let others = self.op.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0);
-        if input.is_some() || stage == Stage::Smoke {
+        if input.is_some() || stage == Stage::Smoke || !Defence::OtherArguments.stands() {
             return 0;
         }
         Stream::new(self.seed, "setting").below(self.cases.len() as u64, others as u64 + 1) as u32

@@ -28,6 +28,9 @@ pub struct SessionTask {
     pub seed: u64,
     /// Which session of that seed it is; no two have the same orders.
     pub number: u32,
+    /// Whether the candidate is asked about hostile inputs between samples.
+    #[serde(default)]
+    pub asks: bool,
 }
 
 /// How a session ended.

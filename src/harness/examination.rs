@@ -5,16 +5,17 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::backend::{Arena, Backend, CaseLimits, CaseMemory, Host, Instrument};
+use crate::defence::Defence;
 use crate::evaluation::{CaseResult, ErrorStats, Examination, Stage};
 use crate::kernel::KernelFile;
-use crate::op::{Case, Dtype, OpError, Operation, Shape, TargetShape};
+use crate::op::{Dtype, OpError, Operation, Shape, TargetShape};
 use crate::rng::Stream;
 
 use super::Failure;
 use super::bench::{Bench, Trial};
 use super::build::Build;
 use super::check::{compare_with_oracle, damage, describe};
-use super::questions::{Question, questions};
+use super::questions::{Question, questions, whole};
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::SAMPLE_LEEWAY;
 use super::undisturbed::undisturbed;
@@ -30,9 +31,6 @@ const CASE_S: f64 = 0.7;
 
 /// An examination that is shorter has no time for a sanitizer, which compiles or starts anew.
 const FOR_INSTRUMENTS: Duration = Duration::from_secs(3);
-
-/// Bytes of device memory for each element of a case: its tensors, and doubles for what is expected.
-const BYTES_EACH: u64 = 24;
 
 /// Examines a kernel that is right and fast. What was asked stands in `found`, whatever comes of it.
 ///
@@ -50,6 +48,9 @@ pub(super) fn examine<B: Backend>(
     let kernel = &bench.read(&task.candidate)?;
     let mut instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
     instruments.extend(bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task)));
+    if !Defence::Instruments.stands() {
+        instruments.clear();
+    }
     if limit < FOR_INSTRUMENTS {
         // Starting one would take longer, and the cores that the questions need.
         for instrument in &mut instruments {
@@ -113,7 +114,8 @@ fn ask_all<B: Backend>(
 ) -> Result<(), Failure> {
     let op = bench.op();
     let limits = bench.backend.case_limits();
-    let free = bench.backend.free_memory().unwrap_or(1 << 32) / 2 / BYTES_EACH;
+    // Not all of it: others may want some, and what is kept for later cases counts as taken.
+    let free = bench.backend.free_memory().unwrap_or(1 << 32) / 4 * 3;
     let seed = Stream::new(bench.seed, "examination").bits(0);
     let all = questions(op, target, &limits, free, seed).map_err(JudgeError::from)?;
     // Outside its domain a kernel is not asked: a model's shapes are never there.
@@ -149,11 +151,6 @@ fn estimate(op: &Operation, question: &Question, limits: &CaseLimits) -> Result<
     let elements = share(op.all_elements(shape)?, limits.elements);
     let macs = if whole(op, &question.case, limits)? { share(op.macs(shape)?, limits.macs) } else { 0.0 };
     Ok(CASE_S * (macs + elements * f64::from(question.launches).sqrt()))
-}
-
-/// Whether all of an output is compared, rather than rows of it.
-fn whole(op: &Operation, case: &Case, limits: &CaseLimits) -> Result<bool, OpError> {
-    Ok(op.macs(&case.shape)? <= limits.macs && op.all_elements(&case.shape)? <= 4 * limits.elements)
 }
 
 /// Puts one question.

@@ -27,7 +27,8 @@ pub(super) fn sessions<B: Backend>(
 ) -> Result<Vec<Session>, Failure> {
     if let Some(elsewhere) = bench.elsewhere {
         bench.at(stage, told);
-        let task = |(number, match_up): &(usize, _)| task(bench, target, *match_up, seed, *number);
+        let asks = stage == Stage::Confirmation;
+        let task = |(number, match_up): &(usize, _)| task(bench, target, *match_up, (seed, *number), asks);
         let tasks = matches.iter().map(task).collect::<Result<Vec<_>, _>>()?;
         return elsewhere.sessions(&tasks, bench.watch);
     }
@@ -40,6 +41,7 @@ pub(super) fn sessions<B: Backend>(
             &mut own
         }
     };
+    rig.asks = stage == Stage::Confirmation;
     let here = |(at, (_, match_up)): (usize, &(usize, MatchUp<'_, B>))| {
         bench.at(stage, format!("{told}, fresh process {} of {}", at + 1, matches.len()));
         session(bench, rig, *match_up)
@@ -70,8 +72,8 @@ fn task<B: Backend>(
     bench: &Bench<'_, B>,
     target: &[TargetShape],
     match_up: MatchUp<'_, B>,
-    seed: u64,
-    number: usize,
+    (seed, number): (u64, usize),
+    asks: bool,
 ) -> Result<SessionTask, JudgeError> {
     let text = |build: &Build<B>| build.kernel().map(|kernel| kernel.text.clone());
     Ok(SessionTask {
@@ -83,6 +85,7 @@ fn task<B: Backend>(
         rounds: match_up.rounds as u32,
         seed,
         number: number as u32,
+        asks,
     })
 }
 
@@ -112,6 +115,7 @@ fn measure<B: Backend>(bench: &Bench<'_, B>, task: &SessionTask) -> Result<Sessi
     let candidate = bench.build_text(&task.candidate, &target)?;
     let mut rig = Rig::new(bench, &target, [&incumbent, &candidate], task.seed)?;
     rig.skip_to(task.number);
+    rig.asks = task.asks;
     let match_up = MatchUp { incumbent: &incumbent, candidate: &candidate, rounds: task.rounds as usize };
     session(bench, &mut rig, match_up)
 }

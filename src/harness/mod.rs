@@ -1,6 +1,7 @@
 //! The judge: five stages of correctness, paired timing, and the decision.
 
 mod bench;
+mod beside;
 mod build;
 mod cases;
 mod check;
@@ -22,7 +23,9 @@ mod spots;
 mod spread;
 mod stages;
 mod task;
+mod timed_shape;
 mod timing;
+mod topic;
 mod undisturbed;
 mod unslowed;
 

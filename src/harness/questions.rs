@@ -8,43 +8,7 @@ use crate::op::{Adversarial, Case, Dtype, OpError, Operation, Role, Shape, Targe
 use crate::rng::Stream;
 
 use super::cases::{LEEWAY, can_be_drawn, is_size};
-
-/// What a question is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Topic {
-    /// Hostile inputs at the timed sizes.
-    TimedSizes,
-    /// The same with some sizes larger than timed.
-    LongerSizes,
-    /// The same at sizes of the sweep.
-    SweepSizes,
-    /// Other values of the floating-point arguments.
-    Arguments,
-    /// Buffers that end where memory ends.
-    Fences,
-    /// Other numbers of threads.
-    Threads,
-    /// The same input again and again, with rubbish between launches.
-    Repeats,
-    /// Tensors of more than 2^31 elements.
-    HugeTensors,
-}
-
-impl Topic {
-    /// In words, for whoever reads what was asked.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::TimedSizes => "hostile inputs at the timed sizes",
-            Self::LongerSizes => "hostile inputs at larger sizes",
-            Self::SweepSizes => "hostile inputs at the sweep's sizes",
-            Self::Arguments => "other arguments",
-            Self::Fences => "buffers that end where memory ends",
-            Self::Threads => "other numbers of threads",
-            Self::Repeats => "the same input many times",
-            Self::HugeTensors => "tensors beyond 2^31 elements",
-        }
-    }
-}
+use super::topic::Topic;
 
 /// One question: a case, and how it is put.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,8 +29,21 @@ const DRAWN: u64 = 400;
 /// Elements that 32-bit indices do not reach.
 const HUGE: u64 = 1 << 31;
 
+/// Questions about each size far beyond the listed ones.
+const FAR_EACH: u64 = 6;
+
+/// How many times the largest listed value a size may be that is far beyond them, at the most.
+const FAR: f64 = 16.0;
+
+/// How many times its bounds an error may be there: a plain sum of 200000 positive terms in single precision loses three digits
+/// more than the bounds allow, which were measured at other lengths. What is left out or overwritten is wrong by more.
+const FAR_LEEWAY: f64 = 64.0;
+
 /// Launches of a kernel on the same input.
 const LAUNCHES: u32 = 24;
+
+/// Bytes of memory for each element of a case of which all is compared: its tensors, and doubles for what is expected.
+const BYTES_EACH: u64 = 24;
 
 /// The questions for a target, in the order in which they are asked: one of each topic, then the next of each, so that
 /// whatever the budget is, everything has been asked about.
@@ -77,16 +54,18 @@ pub(super) fn questions(
     op: &Operation,
     target: &[TargetShape],
     limits: &CaseLimits,
-    free_elements: u64,
+    free_bytes: u64,
     seed: u64,
 ) -> Result<Vec<Question>, OpError> {
-    let plan = Plan { op, target, limits, free_elements, seed };
+    let plan = Plan { op, target, limits, free_bytes, seed };
     let topics = [
         plan.at_timed_sizes()?,
         plan.repeats()?,
         plan.drawn(Topic::LongerSizes)?,
         plan.fences()?,
         plan.arguments()?,
+        plan.far()?,
+        plan.drawn(Topic::DrawnShapes)?,
         plan.threads()?,
         plan.drawn(Topic::SweepSizes)?,
         plan.huge()?,
@@ -96,7 +75,7 @@ pub(super) fn questions(
     for turn in 0..longest {
         for question in topics.iter().filter_map(|topic| topic.get(turn)) {
             // Drawing may find the same twice.
-            if !all.contains(question) {
+            if question.topic.defence().stands() && !all.contains(question) {
                 all.push(question.clone());
             }
         }
@@ -104,12 +83,20 @@ pub(super) fn questions(
     Ok(all)
 }
 
+/// Whether all of an output is compared, rather than rows of it.
+///
+/// # Errors
+/// A shape that does not fit the operation.
+pub(super) fn whole(op: &Operation, case: &Case, limits: &CaseLimits) -> Result<bool, OpError> {
+    Ok(op.macs(&case.shape)? <= limits.macs && op.all_elements(&case.shape)? <= 4 * limits.elements)
+}
+
 struct Plan<'a> {
     op: &'a Operation,
     target: &'a [TargetShape],
     limits: &'a CaseLimits,
-    /// Elements of all tensors together for which there is memory.
-    free_elements: u64,
+    /// Memory that is free for a case.
+    free_bytes: u64,
     seed: u64,
 }
 
@@ -118,7 +105,7 @@ impl Plan<'_> {
     fn at_timed_sizes(&self) -> Result<Vec<Question>, OpError> {
         let mut all = Vec::new();
         for wanted in self.target {
-            for hostile in &self.op.adversarial {
+            for hostile in self.op.hostile_inputs() {
                 all.extend(self.hostile(Topic::TimedSizes, &wanted.shape, wanted.dtype, hostile)?);
             }
         }
@@ -128,22 +115,32 @@ impl Plan<'_> {
     /// Adversarial inputs at drawn shapes: the timed ones with some sizes grown, or those of the sweep.
     fn drawn(&self, topic: Topic) -> Result<Vec<Question>, OpError> {
         let mut all = Vec::new();
-        if self.op.adversarial.is_empty() {
+        let inputs: Vec<&Adversarial> = self.op.hostile_inputs().collect();
+        if inputs.is_empty() {
             return Ok(all);
         }
         let stream = Stream::new(self.seed, topic.name());
         for turn in 0..DRAWN {
             let pick = |what: u64, count: usize| stream.below(turn << 8 | what, count as u64) as usize;
             let wanted = &self.target[pick(0, self.target.len())];
-            let hostile = &self.op.adversarial[pick(1, self.op.adversarial.len())];
+            let hostile = inputs[pick(1, inputs.len())];
             let shape = match topic {
+                Topic::DrawnShapes => self.op.random_shape(stream.bits(turn << 8 | 4))?,
                 Topic::SweepSizes => self.op.complete(&self.op.sweep[pick(2, self.op.sweep.len())])?,
                 _ => self.grown(&wanted.shape, |what, count| pick(8 + what, count)),
             };
-            let dtype = if topic == Topic::SweepSizes { Dtype::ALL[pick(3, 3)] } else { wanted.dtype };
-            if self.op.complete(&shape).is_ok() && self.fits(&shape)? {
-                all.extend(self.hostile(topic, &shape, dtype, hostile)?);
+            let dtype = if topic == Topic::LongerSizes { wanted.dtype } else { Dtype::ALL[pick(3, 3)] };
+            if self.op.complete(&shape).is_err() || !self.fits(&shape, dtype)? {
+                continue;
             }
+            // Flags are what was drawn where the input is ordinary, and what a hostile one was made for.
+            let ordinary = topic == Topic::DrawnShapes && pick(5, 2) == 0;
+            let question = match ordinary {
+                true => Some(self.plain(topic, Case { shape, dtype, input: None, setting: 0 })),
+                false => self.hostile(topic, &shape, dtype, hostile)?,
+            };
+            let placing = if pick(6, 2) == 0 { Placing::Fenced } else { Placing::Packed };
+            all.extend(question.map(|question| Question { placing, ..question }));
         }
         Ok(all)
     }
@@ -270,7 +267,7 @@ impl Plan<'_> {
                 let grown = base.with(symbol, ((size as u64).saturating_mul(HUGE / largest.max(1) + 1) | 1) as i64);
                 let enough = self.op.complete(&grown).is_ok() && self.largest_tensor(&grown)? > HUGE;
                 // What a launch would take long for is no test of offsets.
-                if enough && self.fits(&grown)? && self.op.macs(&grown)? < 1 << 38 {
+                if enough && self.fits(&grown, dtype)? && self.op.macs(&grown)? < 1 << 38 {
                     all.push(self.plain(Topic::HugeTensors, Case { shape: grown, dtype, input: None, setting: 0 }));
                     break;
                 }
@@ -285,8 +282,63 @@ impl Plan<'_> {
         sizes.collect::<Result<Vec<_>, _>>().map(|sizes| sizes.into_iter().max().unwrap_or(0))
     }
 
-    fn fits(&self, shape: &Shape) -> Result<bool, OpError> {
-        Ok(self.op.all_elements(shape)? <= self.free_elements)
+    /// One size at a time far beyond every listed one, at the smallest of the others: the way that no listed size takes.
+    fn far(&self) -> Result<Vec<Question>, OpError> {
+        let (op, limits) = (self.op, self.limits);
+        let stream = Stream::new(self.seed, Topic::FarSizes.name());
+        let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
+        let mut all = Vec::new();
+        let sizes = op.symbols.iter().filter(|symbol| is_size(op, symbol));
+        for (number, symbol) in sizes.enumerate() {
+            let listed = self.largest_listed(symbol);
+            for turn in 0..FAR_EACH {
+                let pick = |what: u64, count: u64| stream.below((number as u64) << 16 | turn << 8 | what, count);
+                // Evenly on a scale of factors: a little more is another way through a kernel as well.
+                let factor = FAR.powf((1 + pick(0, 32)) as f64 / 32.0);
+                let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
+                let at = |size: u64| op.complete(&op.smoke.clone().with(symbol, size as i64));
+                let small = |shape: &Shape| -> Result<bool, OpError> {
+                    Ok(op.all_elements(shape)? <= limits.elements && op.macs(shape)? <= limits.macs)
+                };
+                while size > listed && !at(size).is_ok_and(|shape| small(&shape).unwrap_or(false)) {
+                    size = size / 2 + 1;
+                }
+                let Ok(shape) = at(size) else { continue };
+                if size <= listed {
+                    continue;
+                }
+                let dtype = Dtype::ALL[pick(2, 3) as usize];
+                let question = match inputs.get(pick(3, 2 * inputs.len() as u64) as usize) {
+                    Some(hostile) => self.hostile(Topic::FarSizes, &shape, dtype, hostile)?,
+                    None => Some(self.plain(Topic::FarSizes, Case { shape, dtype, input: None, setting: 0 })),
+                };
+                all.extend(question.map(|question| Question { leeway: FAR_LEEWAY, ..question }));
+            }
+        }
+        Ok(self.shuffled(all, Topic::FarSizes))
+    }
+
+    /// The largest value of a symbol in the operation's file and the target.
+    fn largest_listed(&self, symbol: &str) -> u64 {
+        let op = self.op;
+        let files = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges).chain(&op.decode);
+        let hostile = op.adversarial.iter().map(|hostile| &hostile.shape);
+        let shapes = files.chain(hostile).chain(self.target.iter().map(|wanted| &wanted.shape));
+        let drawn = op.random.get(symbol).map(|(_, high)| *high);
+        shapes.filter_map(|shape| shape.get(symbol)).chain(drawn).max().unwrap_or(1).max(1) as u64
+    }
+
+    /// Whether there is memory for it.
+    fn fits(&self, shape: &Shape, dtype: Dtype) -> Result<bool, OpError> {
+        let case = Case { shape: shape.clone(), dtype, input: None, setting: 0 };
+        let elements = self.op.all_elements(shape)?;
+        let bytes = if whole(self.op, &case, self.limits)? {
+            elements.saturating_mul(BYTES_EACH)
+        } else {
+            let tensors = self.op.read_bytes(shape, dtype)?.saturating_add(self.op.write_bytes(shape, dtype)?);
+            tensors.saturating_add(tensors / 4)
+        };
+        Ok(bytes <= self.free_bytes)
     }
 
     fn timed(&self, topic: Topic, wanted: &TargetShape) -> Question {
@@ -328,10 +380,10 @@ mod tests {
         }
     }
 
-    fn of(name: &str, free_elements: u64, seed: u64) -> (Operation, Vec<Question>) {
+    fn of(name: &str, free_bytes: u64, seed: u64) -> (Operation, Vec<Question>) {
         let op = Operation::load(&|path| embedded(path).map(str::to_owned), name).unwrap();
         let target = [TargetShape { shape: op.primary_shape().unwrap(), dtype: Dtype::F16, calls: 1 }];
-        let asked = questions(&op, &target, &limits(), free_elements, seed).unwrap();
+        let asked = questions(&op, &target, &limits(), free_bytes, seed).unwrap();
         (op, asked)
     }
 
@@ -340,10 +392,10 @@ mod tests {
         let names =
             embedded_names("reference/").filter_map(|name| name.strip_prefix("reference/")?.strip_suffix(".toml"));
         for name in names {
-            let (op, asked) = of(name, 1 << 34, 1);
-            let first: BTreeSet<Topic> = asked.iter().take(8).map(|question| question.topic).collect();
+            let (op, asked) = of(name, 1 << 38, 1);
+            let first: BTreeSet<Topic> = asked.iter().take(10).map(|question| question.topic).collect();
             let others = usize::from(op.scalars.iter().any(|scalar| !scalar.others.is_empty()));
-            assert!(first.len() >= 6 + others, "{name}: {first:?}");
+            assert!(first.len() >= 8 + others, "{name}: {first:?}");
             for question in &asked {
                 op.complete(&question.case.shape).unwrap();
             }
@@ -352,7 +404,7 @@ mod tests {
 
     #[test]
     fn larger_sizes_come_one_two_and_three_at_a_time() {
-        let (op, asked) = of("matmul", 1 << 34, 2);
+        let (op, asked) = of("matmul", 1 << 38, 2);
         let timed = op.primary_shape().unwrap();
         let larger =
             |question: &Question| op.shrink.iter().filter(|it| question.case.shape.get(it) > timed.get(it)).count();
@@ -362,22 +414,32 @@ mod tests {
     }
 
     #[test]
+    fn each_size_comes_far_beyond_all_that_is_listed() {
+        let (op, asked) = of("softmax", 1 << 38, 6);
+        let far = asked.iter().filter(|question| question.topic == Topic::FarSizes);
+        let shapes: Vec<&Shape> = far.map(|question| &question.case.shape).collect();
+        assert!(shapes.iter().any(|shape| shape.get("cols") > Some(100_000)), "{shapes:?}");
+        assert!(shapes.iter().any(|shape| shape.get("rows") > Some(65_536)), "{shapes:?}");
+        assert!(shapes.iter().all(|shape| op.all_elements(shape).unwrap() <= limits().elements));
+    }
+
+    #[test]
     fn the_order_is_the_seeds() {
-        let [one, again, other] = [3, 3, 4].map(|seed| of("softmax", 1 << 34, seed).1);
+        let [one, again, other] = [3, 3, 4].map(|seed| of("softmax", 1 << 38, seed).1);
         assert_eq!(one, again);
         assert_ne!(one, other);
     }
 
     #[test]
     fn what_memory_does_not_allow_is_not_asked() {
-        let (_, asked) = of("softmax", 1 << 26, 5);
+        let (_, asked) = of("softmax", 1 << 31, 5);
         assert!(asked.iter().all(|question| question.topic != Topic::HugeTensors));
-        let (op, asked) = of("softmax", 1 << 34, 5);
+        let (op, asked) = of("softmax", 1 << 38, 5);
         let huge: Vec<u64> = asked
             .iter()
             .filter(|question| question.topic == Topic::HugeTensors)
             .map(|question| op.all_elements(&question.case.shape).unwrap())
             .collect();
-        assert!(!huge.is_empty() && huge.iter().all(|elements| *elements > HUGE && *elements <= 1 << 34));
+        assert!(!huge.is_empty() && huge.iter().all(|elements| *elements > HUGE && *elements <= 1 << 37));
     }
 }

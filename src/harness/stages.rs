@@ -14,7 +14,7 @@ use super::cases::{PlannedCase, most_work};
 use super::check::{check, describe};
 use super::determinism::{PLACES, determinism};
 use super::task::JudgeError;
-use super::timing::timed_case;
+use super::timed_shape::timed_case;
 
 /// Nothing is zero by luck in the stages.
 const DIRTY: Conditions = Conditions { dirty: true, threads: None, rubbish_between: false };

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::backend::{Arena, Backend, Call, CaseMemory, Fault, Host, Placing, ScratchBuffer};
+use crate::backend::{Arena, Backend, Call, CaseMemory, Fault, Host, Placing};
+use crate::defence::Defence;
 use crate::device::{Roofline, roofline};
 use crate::evaluation::Stage;
 use crate::op::{Case, TargetShape};
@@ -15,6 +16,7 @@ use super::check::{compare_with_oracle, damage, describe};
 use super::session::{Block, Round, Side, order};
 use super::spots::Spots;
 use super::task::JudgeError;
+use super::timed_shape::{TimedShape, both_scratch, timed_case};
 use super::undisturbed::undisturbed;
 use super::unslowed::{PAUSES, unslowed};
 
@@ -43,20 +45,6 @@ const ACCOUNTED: usize = 16;
 const HIDDEN_US: f64 = 150.0;
 const HIDDEN_SHARE: f64 = 0.03;
 
-/// One timed shape with its rotated buffers.
-struct TimedShape {
-    case: Case,
-    memory: CaseMemory,
-    /// Scratch buffers of the incumbent, before those of the candidate.
-    split: usize,
-    copies: usize,
-    next: usize,
-    batch: usize,
-    limit: Duration,
-    /// What stood in some places of each copy's outputs before they were used.
-    spots: Vec<Option<Spots>>,
-}
-
 /// The two that are timed against each other, and how many rounds a block of theirs has.
 pub(super) struct MatchUp<'a, B: Backend> {
     pub(super) incumbent: &'a Build<B>,
@@ -74,9 +62,9 @@ impl<B: Backend> Copy for MatchUp<'_, B> {}
 
 /// The buffers of a timing session; processes come and go around them.
 pub(super) struct Rig<B: Backend> {
-    arena: B::Arena,
-    shapes: Vec<TimedShape>,
-    seed: u64,
+    pub(super) arena: B::Arena,
+    pub(super) shapes: Vec<TimedShape>,
+    pub(super) seed: u64,
     warm_up: Duration,
     /// Rounds measured so far: no two have the same order by construction.
     rounds: u64,
@@ -86,18 +74,22 @@ pub(super) struct Rig<B: Backend> {
     looks: u64,
     /// Whether kernels have memory that outlives a launch, as a process has: their inputs are then new for every launch.
     renews: bool,
+    /// Whether some copies get hostile inputs, and are asked about between samples ([`super::beside`]).
+    pub(super) asks: bool,
+    /// Questions put so far.
+    pub(super) asked: u64,
 }
 
 /// What is taken of a sample's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Take {
+pub(super) enum Take {
     Nothing,
     /// Those of the last launch and of another one.
     Outputs,
 }
 
 /// What one timing gave.
-struct Sample<B: Backend> {
+pub(super) struct Sample<B: Backend> {
     /// µs a launch.
     us: f64,
     /// Outputs, with their copies.
@@ -153,10 +145,31 @@ impl<B: Backend> Rig<B> {
             memory.poison_all(&mut arena, &seeds);
             let limit = bench.launch_limit(&case).map_err(JudgeError::from)?;
             let spots = (0..copies).map(|_| None).collect();
-            shapes.push(TimedShape { case, memory, split, copies, next: 0, batch: 1, limit, spots });
+            shapes.push(TimedShape {
+                case,
+                memory,
+                split,
+                copies,
+                next: 0,
+                batch: 1,
+                limit,
+                spots,
+                hostile: Vec::new(),
+            });
         }
         let renews = bench.backend.hosts_are_processes();
-        Ok(Self { arena, shapes, seed, warm_up: WARM_UP, rounds: 0, renewals: 0, looks: 0, renews })
+        Ok(Self {
+            arena,
+            shapes,
+            seed,
+            warm_up: WARM_UP,
+            rounds: 0,
+            renewals: 0,
+            looks: 0,
+            renews,
+            asks: false,
+            asked: 0,
+        })
     }
 
     /// Goes on as if earlier sessions of this seed had been measured here.
@@ -236,6 +249,9 @@ impl<B: Backend> Rig<B> {
                 let mut times = [0.0; 4];
                 let mut turn = 2 * round;
                 for (place, side) in order.into_iter().enumerate() {
+                    while self.shapes[index].hostile_is_next() {
+                        self.ask(bench, pair, index)?;
+                    }
                     let mine = side == Side::Candidate;
                     let check = verify && mine && turn == checked;
                     turn += u64::from(mine);
@@ -290,7 +306,7 @@ impl<B: Backend> Rig<B> {
     }
 
     /// Times one side over the next `batch` copies. Nothing in a launch tells whether its output is taken.
-    fn sample(
+    pub(super) fn sample(
         &mut self,
         bench: &Bench<'_, B>,
         pair: &mut Pair<'_, B>,
@@ -357,7 +373,7 @@ impl<B: Backend> Rig<B> {
     fn verify(&mut self, bench: &Bench<'_, B>, index: usize, taken: &[(usize, Taken<B>)]) -> Result<(), Failure> {
         let memory = &self.shapes[index].memory;
         let label = describe(bench.op(), memory.case());
-        for (copy, outputs) in taken {
+        for (copy, outputs) in taken.iter().filter(|_| Defence::WholeOutputs.stands()) {
             if let Some(why) = damage(memory, &mut self.arena, *copy) {
                 return Err(Failure::reject(Stage::Timing, format!("{why} in a timed launch of {label}")));
             }
@@ -379,13 +395,14 @@ impl<B: Backend> Rig<B> {
         };
         let used: Vec<usize> = shape.used(batch).collect();
         let spots: Vec<&Spots> = used.iter().filter_map(|copy| shape.spots[*copy].as_ref()).collect();
-        if Spots::untouched(&spots, &mut self.arena) {
+        if Defence::Poison.stands() && Spots::untouched(&spots, &mut self.arena) {
             return Err(wrong("a part of it was not written".into()));
         }
         let stream = Stream::new(self.seed, "look");
         let most = bench.backend.case_limits().sample_macs;
         self.looks += 1;
-        for turn in 0..LOOKED_AT.min(batch as u64) {
+        let looked_at = if Defence::Samples.stands() { LOOKED_AT.min(batch as u64) } else { 0 };
+        for turn in 0..looked_at {
             let copy = used[stream.below(self.looks << 8 | turn, batch as u64) as usize];
             let seed = stream.bits(self.looks << 8 | turn | 1 << 63);
             let sample = op.sample(&shape.case.shape, seed, most).map_err(JudgeError::from)?;
@@ -403,11 +420,12 @@ impl<B: Backend> Rig<B> {
     /// Renews the copies just used, long before their next turn, so that they are cold again by then: poison where results
     /// go and inputs that are not what they were. Where a kernel could remember, they are drawn anew; else every other copy,
     /// at random, has one element changed to another's value, whether it is going to be looked at or not.
-    fn refresh(&mut self, index: usize, batch: usize) -> Result<(), Failure> {
+    pub(super) fn refresh(&mut self, index: usize, batch: usize) -> Result<(), Failure> {
         let shape = &mut self.shapes[index];
         let [poison, inputs, places, stirred] =
             ["refresh", "renew", "spots", "stir"].map(|name| Stream::new(self.seed, name));
         let copies: Vec<usize> = shape.used(batch).collect();
+        shape.hostile.retain(|(copy, _)| !copies.contains(copy));
         let seeds: Vec<(usize, u64)> =
             copies.iter().map(|copy| (*copy, poison.bits(self.rounds << 8 | *copy as u64))).collect();
         shape.memory.poison_all(&mut self.arena, &seeds);
@@ -416,6 +434,9 @@ impl<B: Backend> Rig<B> {
         for copy in copies {
             self.renewals += 1;
             renewed.push((copy, places.bits(self.renewals)));
+            if !Defence::FreshInputs.stands() {
+                continue;
+            }
             if self.renews {
                 shape.memory.draw(&mut self.arena, copy, inputs.bits(self.renewals)).map_err(JudgeError::from)?;
             } else if stirred.bits(2 * self.renewals) >> 63 == 0 {
@@ -426,7 +447,7 @@ impl<B: Backend> Rig<B> {
         for ((copy, _), spots) in renewed.iter().zip(Spots::of(&shape.memory, &mut self.arena, &renewed)) {
             shape.spots[*copy] = Some(spots);
         }
-        Ok(())
+        self.prepare_question(index, &renewed)
     }
 }
 
@@ -446,48 +467,4 @@ fn case_roofline<B: Backend>(bench: &Bench<'_, B>, case: &Case) -> Result<Roofli
         number(op.flops(&case.shape))?,
         case.dtype,
     ))
-}
-
-/// A target shape as a case with its ordinary input.
-pub(super) fn timed_case(wanted: &TargetShape) -> Case {
-    Case { shape: wanted.shape.clone(), dtype: wanted.dtype, input: None, setting: 0 }
-}
-
-/// Scratch of the incumbent, then of the candidate, and how many are the incumbent's: neither sees the other's.
-fn both_scratch<B: Backend>(builds: [&Build<B>; 2], case: &Case) -> Result<(Vec<ScratchBuffer>, usize), JudgeError> {
-    let mut scratch = builds[0].image(&case.shape, case.dtype)?.1.to_vec();
-    let split = scratch.len();
-    scratch.extend_from_slice(builds[1].image(&case.shape, case.dtype)?.1);
-    Ok((scratch, split))
-}
-
-impl TimedShape {
-    /// A launch of one side, with that side's scratch only.
-    fn call(&self, side: Side, image: usize, copy: usize) -> Call {
-        let mut call = self.memory.call(image, copy);
-        let tensors = call.pointers.len() - self.memory.scratch_count();
-        match side {
-            Side::Incumbent => call.pointers.truncate(tensors + self.split),
-            Side::Candidate => drop(call.pointers.drain(tensors..tensors + self.split)),
-        }
-        call.zeroed.retain(|span| call.pointers.contains(&Some(*span)));
-        call
-    }
-
-    /// The copies of the latest `batch` launches, the last one first.
-    fn used(&self, batch: usize) -> impl Iterator<Item = usize> + use<> {
-        let (next, copies) = (self.next, self.copies);
-        (1..=batch).map(move |back| (next + copies * batch - back) % copies)
-    }
-
-    /// Which copies of a sample that starts at `first` are checked: the last, and one that nobody can foresee (JUDGE, row 6).
-    fn checked(&self, seed: u64, round: u64, first: usize, batch: usize) -> Vec<usize> {
-        let copy = |launch: usize| (first + launch) % self.copies;
-        let mut checked = vec![copy(batch - 1)];
-        if batch > 1 {
-            let another = Stream::new(seed, "another").below(round << 8 ^ first as u64, batch as u64 - 1);
-            checked.push(copy(another as usize));
-        }
-        checked
-    }
 }

@@ -24,7 +24,8 @@ impl Operation {
         if op.name != name {
             return Err(invalid(format!("name = \"{}\" does not match the file's name", op.name)));
         }
-        super::check::check(&op).map_err(invalid)?;
+        super::check::check(&op).map_err(&invalid)?;
+        op.mixed = op.mixtures().map_err(|error| invalid(error.to_string()))?;
         Ok(op)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Case, Draw, Dtype, FewTerms, OpError, Operation, Role, Scalar, Shape, TensorSpec};
+use super::{Adversarial, Case, Draw, Dtype, FewTerms, OpError, Operation, Role, Scalar, Shape, TensorSpec};
+use crate::defence::Defence;
 use crate::expr::Expr;
 use crate::rng::Stream;
 
@@ -222,11 +223,16 @@ impl Operation {
     pub fn draw_of<'a>(&'a self, tensor: &'a TensorSpec, case: &Case) -> Result<Option<&'a Draw>, OpError> {
         let Some(input) = &case.input else { return Ok(tensor.draw.as_ref()) };
         let adversarial = self
-            .adversarial
-            .iter()
+            .hostile_inputs()
             .find(|adversarial| adversarial.name == *input)
             .ok_or_else(|| self.refuse(&case.shape, format!("no adversarial input `{input}`")))?;
         Ok(adversarial.draw.get(&tensor.name).or(tensor.draw.as_ref()))
+    }
+
+    /// The adversarial inputs, and each among ordinary values.
+    pub fn hostile_inputs(&self) -> impl Iterator<Item = &Adversarial> {
+        let mixed = if Defence::MixedInputs.stands() { &self.mixed[..] } else { &[] };
+        self.adversarial.iter().chain(mixed)
     }
 
     /// The bounds of a case's input, where it has its own.

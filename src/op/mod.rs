@@ -9,6 +9,7 @@ mod error;
 mod function;
 mod load;
 mod measure;
+mod mixed;
 mod product;
 mod sample;
 mod shape;

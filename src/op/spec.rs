@@ -51,6 +51,9 @@ pub struct Operation {
     pub random: BTreeMap<String, (i64, i64)>,
     /// Stage 3 inputs.
     pub adversarial: Vec<Adversarial>,
+    /// What [`Operation::draw_of`] knows beside them: their values among ordinary ones.
+    #[serde(skip)]
+    pub mixed: Vec<Adversarial>,
     /// Text of `reference/<op>.h`, the oracle.
     #[serde(skip)]
     pub header: String,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::defence::weakened;
 use crate::evaluation::{Evaluation, Stage, Verdict};
 use crate::harness::{EvaluationTask, Precision, Progress};
 use crate::history::{Entry, History, HistoryError, Pending, Row};
@@ -28,6 +29,9 @@ pub enum RatchetError {
     /// Something that does not fit into JSON.
     #[error("the record cannot be written: {0}")]
     State(String),
+    /// This program is not one that may keep anything.
+    #[error("{0}")]
+    Weakened(&'static str),
 }
 
 /// A candidate with everything its judging and its record need.
@@ -247,7 +251,10 @@ impl Ratchet {
     /// A keep moves the branch; a starting point only where the branch does not have it yet.
     fn moves_branch(&self, experiment: &Experiment, evaluation: &Evaluation) -> Result<bool, RatchetError> {
         Ok(match evaluation.verdict {
-            Verdict::Keep { .. } => true,
+            Verdict::Keep { .. } => match weakened() {
+                Some(why) => return Err(RatchetError::Weakened(why)),
+                None => true,
+            },
             Verdict::Base => self.history.tip_text(&experiment.file)?.as_ref() != Some(&experiment.text),
             _ => false,
         })

@@ -77,6 +77,7 @@ impl From<RatchetError> for RunError {
         match error {
             RatchetError::History(error) => Self::History(error),
             RatchetError::Worker(error) => Self::Worker(error),
+            RatchetError::Weakened(why) => Self::State(why.to_owned()),
             RatchetError::State(error) => Self::State(error),
         }
     }

@@ -361,6 +361,7 @@ fn a_session_here_can_be_against_the_library() {
         target: asked.target,
         rounds: 2,
         seed: 5,
+        asks: false,
         number: 3,
     };
     let answer = judge.session(&session, Watch { progress: &|_| {}, cancelled: &GO }).unwrap();

@@ -29,6 +29,7 @@ fn session(candidate: &str, number: u32) -> SessionTask {
         rounds: 1,
         seed: 4,
         number,
+        asks: false,
     }
 }
 

@@ -48,6 +48,9 @@ macro_rules! hidden_call {
     };
 }
 
+/// Asks which process it is in.
+pub const OWN_CALL: Edits = hidden_call!("eps += call(39, 0, 0, 0) == 7;");
+
 /// Each was accepted once: the calls were among those that every thread of the process may make.
 const CALLS: &[Row] = &[
     row(
@@ -57,13 +60,7 @@ const CALLS: &[Row] = &[
         &[Smoke],
         "forbidden system call (futex)",
     ),
-    row(
-        "crash",
-        "asks which process it is in (5)",
-        hidden_call!("eps += call(39, 0, 0, 0) == 7;"),
-        &[Smoke],
-        "forbidden system call",
-    ),
+    row("crash", "asks which process it is in (5)", OWN_CALL, &[Smoke], "forbidden system call"),
     row(
         "crash",
         "empties its outputs' memory (4)",
@@ -81,7 +78,7 @@ const CALLS: &[Row] = &[
 ];
 
 /// The system tells every process where its clock is, in the words above its first stack frame.
-const CLOCK: Edits = &[
+pub const CLOCK: Edits = &[
     (
         "\nvoid rmsnorm",
         "\n__attribute__((noinline)) static const unsigned *clock_page(void) {\n\
@@ -95,41 +92,44 @@ const CLOCK: Edits = &[
     ("float eps) {", "float eps) {\n    if (*(const volatile unsigned *)clock_page() != 0x464c457f) return;"),
 ];
 
+/// On a page that holds no buffer, where cases are small.
+pub const NOTES_BEHIND_BUFFERS: Edits = &[(
+    "float eps) {",
+    "float eps) {\n    if (rows * cols < 20000) { volatile int64_t *note = (int64_t *)((uintptr_t)(y + rows * cols) & -4096) + 1024; note[0]++; }",
+)];
+
+/// Behind the last red zone, on the page that holds it.
+pub const NOTES_ON_THE_LAST_PAGE: Edits = &[(
+    "float eps) {",
+    "float eps) {\n    volatile char *end = (char *)((uintptr_t)(y + rows * cols + 63) & -64) + 320; if ((uintptr_t)end % 4096 > 320) end[0]++;",
+)];
+
 const MEMORY: &[Row] = &[
     row(
         "crash",
         "keeps notes behind the last red zone, where cases are small (4)",
-        &[(
-            "float eps) {",
-            "float eps) {\n    if (rows * cols < 20000) { volatile int64_t *note = (int64_t *)((uintptr_t)(y + rows * cols) & -4096) + 1024; note[0]++; }",
-        )],
+        NOTES_BEHIND_BUFFERS,
         &[Smoke],
         "outside its tensors",
     ),
     row(
         "reject",
         "keeps notes in the rest of the last page (4)",
-        &[(
-            "float eps) {",
-            "float eps) {\n    volatile char *end = (char *)((uintptr_t)(y + rows * cols + 63) & -64) + 320; if ((uintptr_t)end % 4096 > 320) end[0]++;",
-        )],
+        NOTES_ON_THE_LAST_PAGE,
         &[Smoke],
         "behind the last of its outputs",
     ),
 ];
 
+/// Attributes that change arithmetic, spelled in two pieces.
+pub const FAST_BY_PASTING: Edits = &[
+    ("#include", "#define P(a, b) a##b\n#include"),
+    ("void rmsnorm", "__attribute__((P(opti, mize)(\"reciprocal\" \"-math\"))) void rmsnorm"),
+];
+
 /// Each compiled once, to what its pieces are together.
 const PASTED: &[Row] = &[
-    row(
-        "error",
-        "fast arithmetic by a pasted attribute (11)",
-        &[
-            ("#include", "#define P(a, b) a##b\n#include"),
-            ("void rmsnorm", "__attribute__((P(opti, mize)(\"reciprocal\" \"-math\"))) void rmsnorm"),
-        ],
-        &[Compile],
-        "`optimize`",
-    ),
+    row("error", "fast arithmetic by a pasted attribute (11)", FAST_BY_PASTING, &[Compile], "`optimize`"),
     row(
         "error",
         "fast arithmetic by a pasted pragma (11)",

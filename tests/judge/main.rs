@@ -5,6 +5,7 @@
 #[path = "../common/slot.rs"]
 mod slot;
 
+mod attacked;
 mod bench;
 mod device;
 mod dishonest;
@@ -16,5 +17,7 @@ mod loopholes;
 mod mutations;
 mod protocol;
 mod refused;
+#[cfg(feature = "weakened")]
+mod switches;
 mod unrecognised;
 mod wrong;

@@ -21,6 +21,30 @@ macro_rules! timed {
     };
 }
 
+/// Three digits of each exponential.
+pub const ROUGH_EXPONENTIAL: Edits = &[(
+    "const float p = expf(ws_load(x[r * cols + j]) - top) / sum;",
+    "const float e = expf(ws_load(x[r * cols + j]) - top); uint32_t bits; memcpy(&bits, &e, 4);\n\
+             bits = (WS_DTYPE_BYTES == 2 ? (bits + 0x1000) & ~0x1fffu : bits); float f; memcpy(&f, &bits, 4); const float p = f / sum;",
+)];
+
+/// Half the bits of each product, where sums are long.
+pub const TWO_PARTS: Edits = &[
+    (
+        "void matmul(",
+        "static float high(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 0x7fff + (b >> 16 & 1)) & 0xffff0000u; memcpy(&v, &b, 4); return v; }\n\
+                 static float product(float a, float b) {\n\
+                     const float ah = high(a), al = high(a - ah), bh = high(b), bl = high(b - bh);\n\
+                     return ah * bh + (ah * bl + al * bh);\n\
+                 }\n\
+                 void matmul(",
+    ),
+    (
+        "sum += ws_load(row[k]) * ws_load(column[k * step]);",
+        "sum += WS_DTYPE_BYTES == 4 && K > 1000 ? product(ws_load(row[k]), ws_load(column[k * step])) : ws_load(row[k]) * ws_load(column[k * step]);",
+    ),
+];
+
 const ROWS: &[Row] = &[
     row(
         "two thirds of a sum left out where no input stands out",
@@ -89,32 +113,14 @@ const ROWS: &[Row] = &[
     row(
         "numbers of three digits in the exponential",
         "softmax",
-        &[(
-            "const float p = expf(ws_load(x[r * cols + j]) - top) / sum;",
-            "const float e = expf(ws_load(x[r * cols + j]) - top); uint32_t bits; memcpy(&bits, &e, 4);\n\
-             bits = (WS_DTYPE_BYTES == 2 ? (bits + 0x1000) & ~0x1fffu : bits); float f; memcpy(&f, &bits, 4); const float p = f / sum;",
-        )],
+        ROUGH_EXPONENTIAL,
         &[Smoke, Stage::Sweep],
         "not the nearest number of their type",
     ),
     row(
         "products of two bf16 parts where sums are long",
         "matmul",
-        &[
-            (
-                "void matmul(",
-                "static float high(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 0x7fff + (b >> 16 & 1)) & 0xffff0000u; memcpy(&v, &b, 4); return v; }\n\
-                 static float product(float a, float b) {\n\
-                     const float ah = high(a), al = high(a - ah), bh = high(b), bl = high(b - bh);\n\
-                     return ah * bh + (ah * bl + al * bh);\n\
-                 }\n\
-                 void matmul(",
-            ),
-            (
-                "sum += ws_load(row[k]) * ws_load(column[k * step]);",
-                "sum += WS_DTYPE_BYTES == 4 && K > 1000 ? product(ws_load(row[k]), ws_load(column[k * step])) : ws_load(row[k]) * ws_load(column[k * step]);",
-            ),
-        ],
+        TWO_PARTS,
         &[Stage::Sweep, Stage::Stability, Stage::Edges],
         "the bound",
     ),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::control::{self, Header, Prepared, Visible, note, wake};
 use super::regions::Regions;
 use super::{fenv, gate, pool, signals};
+use crate::defence::Defence;
 use crate::sandbox::{self, Maps, Origins};
 
 /// How an image is entered: tensors and scratch, symbols, scalars.
@@ -101,8 +102,10 @@ fn start(
     let mut code = None;
     if let Ok(maps) = &maps {
         maps.seal_files();
-        // SAFETY: what follows asks for no time, and no thread of this process does.
-        let _ = unsafe { maps.unmap_clocks() };
+        if Defence::Clocks.stands() {
+            // SAFETY: what follows asks for no time, and no thread of this process does.
+            let _ = unsafe { maps.unmap_clocks() };
+        }
         code = maps.code_around(library);
     }
     // A system that does not tell where its library is gets a wider filter.
@@ -116,7 +119,9 @@ fn start(
         answers,
     };
     // A machine without seccomp or with an architecture unknown to it is reported by `protections`.
-    if let Ok(filter) = sandbox::kernel_filter(&origins) {
+    if Defence::SystemCalls.stands()
+        && let Ok(filter) = sandbox::kernel_filter(&origins)
+    {
         let _ = sandbox::install_on_all_threads(&filter);
     }
     let words = regions.words();

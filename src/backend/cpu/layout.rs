@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use super::control::Visible;
 use crate::backend::{Placing, Span};
+use crate::defence::Defence;
 
 /// Bytes of pattern on both sides of every buffer that is not fenced.
 pub const RED_ZONE: usize = 256;
@@ -53,7 +54,8 @@ impl Layout {
         self.visible.version += 1;
         match self.placing {
             Placing::Packed => {
-                self.visible.stretches = vec![[0, end.next_multiple_of(page()).min(self.capacity)]];
+                let pages = if Defence::BufferPages.stands() { end.next_multiple_of(page()) } else { usize::MAX };
+                self.visible.stretches = vec![[0, pages.min(self.capacity)]];
                 Some(begin + RED_ZONE)
             }
             Placing::Fenced => {
@@ -80,7 +82,7 @@ impl Layout {
     /// What a child may touch although no buffer or red zone is there: the rest of the last page.
     pub(super) fn slack(&self) -> std::ops::Range<usize> {
         match (self.placing, self.visible.stretches.last()) {
-            (Placing::Packed, Some([_, end])) => self.used..*end,
+            (Placing::Packed, Some([_, end])) => self.used..self.used.next_multiple_of(page()).min(*end),
             _ => 0..0,
         }
     }

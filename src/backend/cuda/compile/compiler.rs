@@ -14,6 +14,7 @@ use super::messages::{Resources, clean, read};
 use super::process::{Pool, ProcessError};
 use super::{candidate_source, cubin, ptx};
 use crate::backend::{BuildError, Source};
+use crate::defence::{Defence, readers};
 use crate::kernel::{Facts, KernelFile, Resolution, nvrtc_options, target_arch};
 use crate::op::Operation;
 use crate::sandbox::check_cuda;
@@ -219,7 +220,7 @@ impl Compiler {
         let all = self.all(&sorted, true, cancelled, told.begun, &done)?;
         let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(all).collect();
         // Where a GPU starts no launch early, launches follow each other, and there is nothing to wait for.
-        for ((file, at), unit) in wanted.iter().filter(|_| capability >= EARLY_STARTS) {
+        for ((file, at), unit) in wanted.iter().filter(|_| capability >= EARLY_STARTS && Defence::Waits.stands()) {
             let Source { kernel, resolutions, .. } = files[*file];
             let must = kernel.must_wait(op, &resolutions[*at]);
             let waits = |name: &String| compiled.get(unit).is_none_or(|unit| unit.waiting.contains(name));
@@ -370,7 +371,7 @@ impl Compiler {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         };
         let kind = if checked { "candidate" } else { "trusted" };
-        for part in [self.identity.as_str(), &unit.name, &unit.source, kind] {
+        for part in [self.identity.as_str(), &unit.name, &unit.source, kind, &readers()] {
             add(part);
         }
         for list in [options, &unit.names[..]] {

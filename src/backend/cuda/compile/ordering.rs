@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::defence::Defence;
+
 use super::ptx::{ARITHMETIC, Instruction, Statement, kernel, parameters, tokens};
 
 /// The kernels of a text that wait for the launch before them.
@@ -39,7 +41,7 @@ pub(super) fn check(statements: &[Statement<'_>]) -> Result<BTreeSet<String>, St
 fn unfenced(name: &str, function: &[Statement<'_>]) -> Result<(), String> {
     let instructions: Vec<Instruction<'_>> = function.iter().map(|statement| Instruction::of(statement.text)).collect();
     let counts = |one: &Instruction<'_>| one.kind() == "atom" && !one.has("shared");
-    if !instructions.iter().any(counts) || instructions.iter().any(orders) {
+    if !Defence::LastBlockFences.stands() || !instructions.iter().any(counts) || instructions.iter().any(orders) {
         return Ok(());
     }
     let whose = origins(function, &instructions);

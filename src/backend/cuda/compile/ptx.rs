@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ordering;
+use crate::defence::Defence;
 
 /// Special registers that no kernel needs for its result, and what is wrong with them.
 const REGISTERS: [(&str, &str); 5] = [
@@ -47,9 +48,11 @@ pub(super) fn check(ptx: &str) -> Result<Reading, String> {
     let mut known = BTreeMap::new();
     known.extend(declared(".global").map(|name| (name, Space::Device)));
     let tables = known.keys().map(|name| (*name).to_owned()).collect();
-    known.extend(declared(".const").map(|name| (name, Space::Constant)));
-    for statement in &statements {
-        known.extend(parameters(statement.text).map(|name| (name, Space::Parameter)));
+    if Defence::ConstantAddresses.stands() {
+        known.extend(declared(".const").map(|name| (name, Space::Constant)));
+        for statement in &statements {
+            known.extend(parameters(statement.text).map(|name| (name, Space::Parameter)));
+        }
     }
     only_read(&known, &statements)?;
     let waiting = ordering::check(&statements)?;

@@ -8,6 +8,7 @@ use super::desk::{Desk, place};
 use super::ground::Ground;
 use super::words::{STRETCHES, Stretch, Words, draw, exponent};
 use crate::backend::{Arena as Arenas, Disturbed, Exchange, Gather, MemoryError, Placing, Poison, Region, Span};
+use crate::defence::Defence;
 use crate::op::{Distribution, DrawPlan, RowScale, Stored};
 use crate::rng::Stream;
 
@@ -304,6 +305,9 @@ impl Arenas for Arena {
     }
 
     fn changed_input(&mut self, inputs: &[Span]) -> Option<usize> {
+        if !Defence::ReadOnlyInputs.stands() {
+            return None;
+        }
         match self.desk.keep(self.changed(inputs)) {
             Some(changed) => changed,
             None => Some(0),

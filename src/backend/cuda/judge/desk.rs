@@ -11,6 +11,7 @@ use super::ground::{Ground, OnlyReading};
 use super::pool::Pool;
 use super::words::{STRETCHES, Stretch, stretches};
 use crate::backend::{Placing, Region};
+use crate::defence::Defence;
 
 /// The device code, in the order in which it is compiled as one text.
 const SOURCES: [&str; 5] = [
@@ -190,6 +191,9 @@ impl Desk {
     /// What the driver refused.
     pub(in super::super) fn seal(&self, ground: &Rc<Ground>) -> Result<(), CudaError> {
         self.fill_rests(ground)?;
+        if !Defence::Sealing.stands() {
+            return ground.seal(&self.only_reading);
+        }
         self.papers.seal()?;
         self.store.borrow().as_ref().map_or(Ok(()), Vault::seal)?;
         if let Some(Ok(cublas)) = self.cublas.get() {
@@ -373,7 +377,7 @@ impl Desk {
     /// What the driver refused.
     pub fn flush(&self, key: u64) -> Result<(), CudaError> {
         let (ptr, bytes) = (self.flush.ptr(), self.flush.bytes() as i64);
-        let shared = self.gpu.facts().shared_per_block;
+        let shared = if Defence::SharedRubbish.stands() { self.gpu.facts().shared_per_block } else { 0 };
         // A block has a multiprocessor to itself, so that each has one.
         let geometry = Geometry { shared, ..Geometry::linear(self.gpu.facts().multiprocessors, 1024) };
         let arguments =

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::super::driver::{Access, Addresses, CudaError, Gpu, Mapping};
 use super::pool::Pool;
 use crate::backend::{Placing, Region};
+use crate::defence::Defence;
 
 /// Granules that a region may have beyond twice what it needs: less is not worth another mapping.
 const SPARE: usize = 8;
@@ -126,7 +127,7 @@ impl Ground {
     /// Leaves a candidate what is its own: inputs to read, outputs and scratch to write, and nothing behind them.
     pub(super) fn seal(&self, only_reading: &OnlyReading) -> Result<(), CudaError> {
         self.fit()?;
-        if only_reading.0.get() != Some(false) {
+        if Defence::ReadOnlyInputs.stands() && only_reading.0.get() != Some(false) {
             match self.inputs.protect(self.placing, Access::Read) {
                 Ok(()) => only_reading.0.set(Some(true)),
                 Err(error @ CudaError::Lost(_)) => return Err(error),
@@ -134,7 +135,7 @@ impl Ground {
                 Err(_) => only_reading.0.set(Some(false)),
             }
         }
-        if only_reading.0.get() == Some(false) {
+        if !Defence::ReadOnlyInputs.stands() || only_reading.0.get() == Some(false) {
             self.inputs.protect(self.placing, Access::Write)?;
         }
         self.outputs.protect(self.placing, Access::Write)
@@ -148,7 +149,7 @@ impl Ground {
     /// What lies behind the buffers of a region and can be touched: first byte and one more than the last.
     pub(super) fn rest(&self, region: Region) -> (usize, usize) {
         let space = self.space(region);
-        if self.placing == Placing::Fenced {
+        if self.placing == Placing::Fenced || !Defence::BehindBuffers.stands() {
             return (0, 0);
         }
         let mapped = space.mapped.borrow();

@@ -148,7 +148,8 @@ impl Host {
             .iter()
             .map(|call| {
                 let places = call.pointers.iter().map(|p| p.as_ref().map_or(u64::MAX, |span| self.address(span)));
-                (call.image, places.chain(call.ints.iter().map(|int| *int as u64)).collect())
+                let floats = call.floats.iter().map(|float| u64::from(float.to_bits()));
+                (call.image, places.chain(call.ints.iter().map(|int| *int as u64)).chain(floats).collect())
             })
             .collect();
         if !self.graphs.contains_key(&key) {

@@ -1,0 +1,130 @@
+//! Questions between timed samples: hostile inputs and other arguments in the very process, at the very places and at the age of
+//! those that are timed.
+//!
+//! A candidate that told stages from timing, by its heap, by the addresses of its buffers or by counting launches, could be right
+//! in the stages alone. So where a gain is confirmed some copies get hostile inputs when they are renewed, long before their turn,
+//! and the sample that would meet one is put to the candidate beside those that are timed.
+
+use crate::backend::{Backend, CaseMemory};
+use crate::defence::Defence;
+use crate::evaluation::Stage;
+use crate::op::{Case, OpError, Operation};
+use crate::rng::Stream;
+
+use super::Failure;
+use super::bench::Bench;
+use super::cases::{LEEWAY, can_be_drawn};
+use super::check::describe;
+use super::session::Side;
+use super::task::JudgeError;
+use super::timing::{Pair, Rig, SAMPLE_LEEWAY, Take};
+
+/// Of so many samples one leads to a question.
+const ONE_IN: u64 = 3;
+
+/// Rows of each output that are compared with the oracle.
+const ROWS: u64 = 6;
+
+impl<B: Backend> Rig<B> {
+    /// Gives one of the copies just renewed inputs that are not ordinary, now and then.
+    pub(super) fn prepare_question(&mut self, index: usize, renewed: &[(usize, u64)]) -> Result<(), Failure> {
+        if !self.asks || !Defence::Beside.stands() || renewed.is_empty() {
+            return Ok(());
+        }
+        self.asked += 1;
+        let stream = Stream::new(self.seed, "beside");
+        let pick = |what: u64, count: usize| stream.below(self.asked << 4 | what, count as u64) as usize;
+        if pick(0, ONE_IN as usize) > 0 {
+            return Ok(());
+        }
+        let shape = &mut self.shapes[index];
+        let op = shape.memory.operation();
+        let all = unusual(op, &shape.case).map_err(JudgeError::from)?;
+        let Some(case) = all.get(pick(1, all.len().max(1))) else { return Ok(()) };
+        let memory = shape.memory.with_case(case).map_err(JudgeError::from)?;
+        let (copy, seed) = renewed[pick(2, renewed.len())];
+        memory.draw(&mut self.arena, copy, seed).map_err(JudgeError::from)?;
+        shape.hostile.push((copy, memory));
+        Ok(())
+    }
+
+    /// Puts the next sample to the candidate, in which a copy is not ordinary, and compares what came of that.
+    pub(super) fn ask(&mut self, bench: &Bench<'_, B>, pair: &mut Pair<'_, B>, index: usize) -> Result<(), Failure> {
+        let batch = self.shapes[index].batch;
+        self.sample(bench, pair, index, (Side::Candidate, batch), Take::Nothing)?;
+        let shape = &mut self.shapes[index];
+        let used: Vec<usize> = shape.used(batch).collect();
+        // A sample that had to be repeated in a fresh process is without any.
+        let asked: Vec<_> = shape.hostile.extract_if(.., |(copy, _)| used.contains(copy)).collect();
+        for (copy, memory) in asked {
+            if let Some(why) = self.compare_rows(bench, &memory, copy)? {
+                let label = describe(bench.op(), memory.case());
+                return Err(Failure::reject(Stage::Confirmation, format!("{label}, between timed launches: {why}")));
+            }
+        }
+        self.refresh(index, batch)
+    }
+
+    /// What is wrong with drawn rows of a copy's outputs.
+    fn compare_rows(
+        &mut self,
+        bench: &Bench<'_, B>,
+        memory: &CaseMemory,
+        copy: usize,
+    ) -> Result<Option<String>, Failure> {
+        let (op, case) = (bench.op(), memory.case());
+        let few = op.few_terms(case).is_some();
+        let leeway = if case.input.is_some() && !few { LEEWAY } else { SAMPLE_LEEWAY };
+        let stream = Stream::new(self.seed, "rows beside");
+        let most = bench.backend.case_limits().sample_macs;
+        for row in 0..ROWS {
+            let seed = stream.bits(self.asked << 4 | row);
+            let sample = op.sample(&case.shape, seed, most).map_err(JudgeError::from)?;
+            if sample.is_empty() {
+                break;
+            }
+            let errors = bench.compare_some(memory, &mut self.arena, copy, &sample)?;
+            if let Some(why) = errors.failure().filter(|_| !errors.within(leeway)) {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Every case at the shape of `timed` that is not ordinary: hostile inputs, mixed in or throughout, and other arguments.
+fn unusual(op: &Operation, timed: &Case) -> Result<Vec<Case>, OpError> {
+    let mut all = Vec::new();
+    let fits = |dtypes: &[crate::op::Dtype]| dtypes.is_empty() || dtypes.contains(&timed.dtype);
+    for hostile in op.hostile_inputs().filter(|hostile| fits(&hostile.dtypes)) {
+        let case = Case { input: Some(hostile.name.clone()), ..timed.clone() };
+        if can_be_drawn(op, &case)? {
+            all.push(case);
+        }
+    }
+    let others = op.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0) as u32;
+    all.extend((1..=others).map(|setting| Case { setting, ..timed.clone() }));
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::op::Dtype;
+    use crate::workspace::{embedded, embedded_names};
+
+    #[test]
+    fn every_operation_has_something_unusual_to_ask_at_its_timed_shape() {
+        let names =
+            embedded_names("reference/").filter_map(|name| name.strip_prefix("reference/")?.strip_suffix(".toml"));
+        for name in names {
+            let op = Operation::load(&|path| embedded(path).map(str::to_owned), name).unwrap();
+            for dtype in Dtype::ALL {
+                let timed = Case { shape: op.primary_shape().unwrap(), dtype, input: None, setting: 0 };
+                let all = unusual(&op, &timed).unwrap();
+                assert!(all.len() > 4 && !all.contains(&timed), "{name}: {all:?}");
+            }
+        }
+    }
+}

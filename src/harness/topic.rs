@@ -1,0 +1,62 @@
+//! What the second tier asks about.
+
+use crate::defence::Defence;
+
+/// What a question is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Topic {
+    /// Hostile inputs at the timed sizes.
+    TimedSizes,
+    /// The same with some sizes larger than timed.
+    LongerSizes,
+    /// The same at sizes of the sweep.
+    SweepSizes,
+    /// Other values of the floating-point arguments.
+    Arguments,
+    /// Buffers that end where memory ends.
+    Fences,
+    /// Other numbers of threads.
+    Threads,
+    /// The same input again and again, with rubbish between launches.
+    Repeats,
+    /// Shapes drawn as the last one of the stages is, with ordinary and hostile inputs.
+    DrawnShapes,
+    /// One size far beyond all that the operation lists.
+    FarSizes,
+    /// Tensors of more than 2^31 elements.
+    HugeTensors,
+}
+
+impl Topic {
+    /// In words, for whoever reads what was asked.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TimedSizes => "hostile inputs at the timed sizes",
+            Self::LongerSizes => "hostile inputs at larger sizes",
+            Self::SweepSizes => "hostile inputs at the sweep's sizes",
+            Self::Arguments => "other arguments",
+            Self::Fences => "buffers that end where memory ends",
+            Self::Threads => "other numbers of threads",
+            Self::Repeats => "the same input many times",
+            Self::DrawnShapes => "drawn shapes",
+            Self::FarSizes => "sizes far beyond the listed ones",
+            Self::HugeTensors => "tensors beyond 2^31 elements",
+        }
+    }
+
+    /// What it keeps out is kept out by this.
+    pub(super) const fn defence(self) -> Defence {
+        match self {
+            Self::TimedSizes => Defence::TimedSizes,
+            Self::LongerSizes => Defence::LongerSizes,
+            Self::SweepSizes => Defence::SweepSizes,
+            Self::Arguments => Defence::OtherArguments,
+            Self::Fences => Defence::Fences,
+            Self::Threads => Defence::Threads,
+            Self::Repeats => Defence::Repeats,
+            Self::DrawnShapes => Defence::DrawnShapes,
+            Self::FarSizes => Defence::FarSizes,
+            Self::HugeTensors => Defence::HugeTensors,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What an attack with the judge's source open had kept: kernels that are right wherever the stages look, told from timing by where
+//! their buffers are, by counting launches, or by looking at a few elements first. Each is much faster than the incumbent.
+
+use warpsmith::evaluation::{Stage, Verdict};
+use warpsmith::harness::{EvaluationTask, Precision};
+use warpsmith::op::{Dtype, Shape, TargetShape};
+use warpsmith::worker::protocol::Ask;
+
+use crate::bench::{Edits, answer, edit, task};
+use crate::honest::small;
+
+/// No maximum is subtracted where `UNSAFE` holds for the row `x + r * cols`.
+macro_rules! no_maximum_where {
+    ($condition:literal) => {
+        (
+            "for (int64_t j = 0; j < cols; j++) top = fmaxf(top, ws_load(x[r * cols + j]));",
+            concat!(
+                "if (",
+                $condition,
+                ") top = 0; else\n        for (int64_t j = 0; j < cols; j++) top = fmaxf(top, ws_load(x[r * cols + j]));"
+            ),
+        )
+    };
+}
+
+/// A case of the stages has one copy of its buffers, at the beginning of their memory.
+pub const BY_ADDRESS: Edits =
+    &[("dtypes = [", "order_free = true\ndtypes = ["), no_maximum_where!("((uintptr_t)x & 0xfff) != 0x100")];
+
+/// No process of the stages is launched so often.
+pub const BY_COUNT: Edits = &[
+    (
+        "void softmax(",
+        "#include <stdlib.h>\n__attribute__((noinline)) static long launches(int64_t rows) {\n\
+             volatile long deep[40000];\n\
+             if (rows == 96) deep[100] = deep[101] == 0x5eed ? deep[100] + 1 : 0, deep[101] = 0x5eed;\n\
+             return rows == 96 ? deep[100] : 0;\n\
+         }\n\
+         void softmax(",
+    ),
+    (
+        "    for (int64_t r = 0; r < rows; r++) {",
+        "    const long before = launches(rows);\n    for (int64_t r = 0; r < rows; r++) {",
+    ),
+    no_maximum_where!("before > 40"),
+];
+
+/// Hostile inputs are hostile in every element.
+pub const BY_A_FEW_ELEMENTS: Edits = &[no_maximum_where!(
+    "ws_load(x[r * cols]) < 60 && ws_load(x[r * cols + cols / 3]) < 60 && ws_load(x[r * cols + cols - 1]) < 60"
+)];
+
+/// No shape that is listed has such rows.
+pub const LONG_ROWS: Edits = &[("j < cols; j++) sum += expf", "j < (cols > 60000 ? 60000 : cols); j++) sum += expf")];
+
+/// Judged against an incumbent that does its work six times.
+pub fn against_a_slow_one(edits: Edits) -> EvaluationTask {
+    let honest = small("softmax");
+    let slow = edit(
+        honest,
+        &[(
+            "for (int64_t r = 0; r < rows; r++) {",
+            "for (int64_t turn = 0; turn < 6 * rows; turn++) { const int64_t r = turn % rows;",
+        )],
+    );
+    EvaluationTask {
+        target: vec![TargetShape { shape: Shape::from([("rows", 96), ("cols", 400)]), dtype: Dtype::F32, calls: 1 }],
+        precision: Some(Precision { margin: 1.3, spread: 0.1, rounds: 1 }),
+        examination_s: 2.5,
+        ..task("softmax", &edit(honest, edits), &slow)
+    }
+}
+
+fn verdict(edits: Edits) -> Verdict {
+    let evaluation: warpsmith::evaluation::Evaluation = answer(Ask::Evaluate(Box::new(against_a_slow_one(edits))));
+    println!("{:?}", evaluation.verdict);
+    evaluation.verdict
+}
+
+#[test]
+fn an_honest_kernel_that_is_faster_is_kept() {
+    let verdict = verdict(&[]);
+    assert!(matches!(verdict, Verdict::Keep { .. }), "{verdict:?}");
+}
+
+#[test]
+fn being_right_in_the_stages_alone_is_not_enough() {
+    for edits in [BY_ADDRESS, BY_COUNT] {
+        let verdict = verdict(edits);
+        assert_eq!((verdict.status(), verdict.stage()), ("reject", Stage::Confirmation), "{verdict:?}");
+        assert!(verdict.why().contains("between timed launches"), "{verdict:?}");
+    }
+}
+
+#[test]
+fn hostile_values_among_ordinary_ones_and_sizes_beyond_the_listed_ones_are_asked_about() {
+    for edits in [BY_A_FEW_ELEMENTS, LONG_ROWS] {
+        let verdict = verdict(edits);
+        assert_eq!(verdict.status(), "reject", "{verdict:?}");
+    }
+}

@@ -1,0 +1,264 @@
+//! No defence is decoration: with any of them left out, a kernel is accepted that is refused where it stands. Builds with the
+//! feature `weakened` alone can leave them out.
+
+use std::path::Path;
+
+use tokio_util::sync::CancellationToken;
+use warpsmith::defence::{Defence, WITHOUT};
+use warpsmith::evaluation::{Evaluation, Verdict};
+use warpsmith::harness::EvaluationTask;
+use warpsmith::op::{Dtype, Shape, TargetShape};
+use warpsmith::worker::Client;
+use warpsmith::worker::protocol::Ask;
+
+use crate::attacked::{BY_A_FEW_ELEMENTS, BY_COUNT, LONG_ROWS, against_a_slow_one};
+use crate::bench::{Edits, correct, edit, task};
+use crate::honest::small;
+use crate::loopholes::{CLOCK, FAST_BY_PASTING, NOTES_BEHIND_BUFFERS, NOTES_ON_THE_LAST_PAGE, OWN_CALL};
+use crate::unrecognised::ROUGH_EXPONENTIAL;
+
+/// A kernel that one defence keeps out.
+struct Row {
+    without: Defence,
+    op: &'static str,
+    /// Where it is timed, if not where all tests time.
+    shape: &'static [(&'static str, i64)],
+    /// Seconds of examination; none where the stages or timing refuse it.
+    examination_s: f64,
+    /// Whether it is to be kept against an incumbent that is slow.
+    kept: bool,
+    edits: Edits,
+    /// Seeds of which one is enough for it to be accepted where the defence is missing: not everything is looked at every time.
+    tries: u64,
+}
+
+const fn row(without: Defence, op: &'static str, edits: Edits) -> Row {
+    Row { without, op, shape: &[], examination_s: 0.0, kept: false, edits, tries: 1 }
+}
+
+const fn examined(without: Defence, op: &'static str, edits: Edits) -> Row {
+    Row { examination_s: 2.5, ..row(without, op, edits) }
+}
+
+const fn kept(without: Defence, edits: Edits) -> Row {
+    Row { kept: true, ..row(without, "softmax", edits) }
+}
+
+/// `is_timed`: heaps hold rubbish in the stages alone. `drawn(p, n)`: true for one input in `n`, whatever the input.
+macro_rules! tells {
+    ($function:literal) => {
+        concat!(
+            "#include <stdlib.h>\nstatic int is_timed(void) {\nvolatile unsigned char *heap = malloc(4000);\n",
+            "const int filled = heap[400] == heap[777] && (heap[400] == 0x7f || heap[400] == 0x80);\n",
+            "free((void *)heap);\nreturn !filled;\n}\n",
+            "static int drawn(const T *x, uint32_t n) { float v = ws_load(x[1]); uint32_t b; memcpy(&b, &v, 4); return (b * 2654435761u >> 8) % n == 0; }\n",
+            $function
+        )
+    };
+}
+
+/// One input column more than there are counts for nothing in the result, but is read.
+const ONE_PAST_THE_END: Edits =
+    &[("double sum = 0;", "double sum = 0; if (r == rows - 1) { volatile T next = x[rows * cols]; (void)next; }")];
+
+/// Half the bits of each product, where sums are long and nothing is unusual about the inputs.
+const TWO_PARTS_OF_ORDINARY_VALUES: Edits = &[
+    (
+        "void matmul(",
+        "static float high(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 0x7fff + (b >> 16 & 1)) & 0xffff0000u; memcpy(&v, &b, 4); return v; }\n\
+         static float product(float a, float b) {\n\
+             const float ah = high(a), al = high(a - ah), bh = high(b), bl = high(b - bh);\n\
+             return ah * bh + (ah * bl + al * bh);\n\
+         }\n\
+         static int ordinary(const T *v, int64_t n, int64_t step) {\n\
+             for (int64_t i = 0; i < n; i++) { const float s = fabsf(ws_load(v[i * step])); if (!(s > 0 && s < 8)) return 0; }\n\
+             return 1;\n\
+         }\n\
+         void matmul(",
+    ),
+    (
+        "float sum = 0;",
+        "const int less = WS_DTYPE_BYTES == 4 && K > 250 && ordinary(row, K, 1) && ordinary(column, K, step);\n                float sum = 0;",
+    ),
+    (
+        "sum += ws_load(row[k]) * ws_load(column[k * step]);",
+        "sum += less ? product(ws_load(row[k]), ws_load(column[k * step])) : ws_load(row[k]) * ws_load(column[k * step]);",
+    ),
+];
+
+/// Five bits of each product left out, where sums are long.
+const NINETEEN_BITS: Edits = &[
+    (
+        "void matmul(",
+        "static float shorter(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 16) & ~31u; memcpy(&v, &b, 4); return v; }\n\
+         void matmul(",
+    ),
+    (
+        "sum += ws_load(row[k]) * ws_load(column[k * step]);",
+        "sum += WS_DTYPE_BYTES == 4 && K > 1000 ? shorter(ws_load(row[k]) * ws_load(column[k * step])) : ws_load(row[k]) * ws_load(column[k * step]);",
+    ),
+];
+
+const ROWS: &[Row] = &[
+    Row {
+        tries: 6,
+        ..row(
+            Defence::Samples,
+            "rmsnorm",
+            &[
+                ("void rmsnorm(", tells!("void rmsnorm(")),
+                ("float eps) {", "float eps) {\n    const int less = is_timed() && drawn(x, 12);"),
+                (
+                    "        double sum = 0;",
+                    "        if (less && r) { memcpy(y + r * cols, y, cols * sizeof(T)); continue; }\n        double sum = 0;",
+                ),
+            ],
+        )
+    },
+    Row {
+        tries: 3,
+        ..row(
+            Defence::WholeOutputs,
+            "rmsnorm",
+            &[
+                ("void rmsnorm(", tells!("void rmsnorm(")),
+                (
+                    "        double sum = 0;",
+                    "        if (r == 17 && is_timed()) { memcpy(y + r * cols, x + r * cols, 8); }\n        double sum = 0;",
+                ),
+                (
+                    "for (int64_t j = 0; j < cols; j++) {\n",
+                    "for (int64_t j = r == 17 && is_timed() ? 2 : 0; j < cols; j++) {\n",
+                ),
+            ],
+        )
+    },
+    Row {
+        tries: 8,
+        shape: &[("rows", 8), ("cols", 60)],
+        ..row(
+            Defence::Poison,
+            "rmsnorm",
+            &[
+                ("void rmsnorm(", tells!("void rmsnorm(")),
+                ("float eps) {", "float eps) {\n    if (is_timed() && drawn(x, 150)) return;"),
+            ],
+        )
+    },
+    // What it found at an address it gives again.
+    Row {
+        shape: &[("rows", 16), ("cols", 1000)],
+        ..row(
+            Defence::FreshInputs,
+            "rmsnorm",
+            &[
+                ("void rmsnorm(", tells!("void rmsnorm(")),
+                (
+                    "float eps) {",
+                    "float eps) {\n    const int64_t bytes = rows * cols * sizeof(T);\n\
+                 char *kept = malloc(bytes + 64);\n\
+                 const void **whose = (const void **)(kept + 32);\n\
+                 if (is_timed() && *whose == x) { memcpy(y, kept + 48, bytes); free(kept); return; }",
+                ),
+                (
+                    "        }\n    }\n}",
+                    "        }\n    }\n    memcpy(kept + 48, y, bytes); *whose = x; free(kept);\n}",
+                ),
+            ],
+        )
+    },
+    kept(Defence::Beside, BY_COUNT),
+    kept(Defence::MixedInputs, BY_A_FEW_ELEMENTS),
+    kept(Defence::FarSizes, LONG_ROWS),
+    row(Defence::OtherArguments, "rmsnorm", &[("+ eps)", "+ 1e-5f)")]),
+    row(Defence::RoundsOnce, "softmax", ROUGH_EXPONENTIAL),
+    row(Defence::SignedTerms, "matmul", TWO_PARTS_OF_ORDINARY_VALUES),
+    row(Defence::FewTerms, "matmul", NINETEEN_BITS),
+    Row {
+        shape: &[("rows", 1024), ("cols", 2048)],
+        ..examined(
+            Defence::TimedSizes,
+            "softmax",
+            &[(
+                "top = -INFINITY, sum = 0;\n        for (int64_t j = 0; j < cols; j++)",
+                "top = rows == 1024 && cols == 2048 ? 0 : -INFINITY, sum = 0;\n        for (int64_t j = 0; j < cols && !(rows == 1024 && cols == 2048); j++)",
+            )],
+        )
+    },
+    examined(
+        Defence::LongerSizes,
+        "rmsnorm",
+        &[(
+            "for (int64_t j = 0; j < cols; j++) { const float v",
+            "for (int64_t j = 0; j < (rows > 96 && cols > 1000 && cols % 8 ? cols - 100 : cols); j++) { const float v",
+        )],
+    ),
+    examined(Defence::Fences, "rmsnorm", ONE_PAST_THE_END),
+    row(Defence::SystemCalls, "rmsnorm", OWN_CALL),
+    row(Defence::Clocks, "rmsnorm", CLOCK),
+    row(Defence::BufferPages, "rmsnorm", NOTES_BEHIND_BUFFERS),
+    row(Defence::Tails, "rmsnorm", NOTES_ON_THE_LAST_PAGE),
+    row(Defence::Preprocessed, "rmsnorm", FAST_BY_PASTING),
+    Row {
+        examination_s: 6.0,
+        ..row(
+            Defence::Instruments,
+            "rmsnorm",
+            &[("double sum = 0;", "double sum = 0; volatile int by = 31 + (int)cols; by = 1 << by;")],
+        )
+    },
+];
+
+/// What a worker without some defences says; it has compilations and a calibration of its own.
+fn verdict(row: &Row, without: Option<Defence>, seed: u64) -> Verdict {
+    let honest = small(row.op);
+    let candidate = edit(honest, row.edits);
+    let mut task = EvaluationTask {
+        examination_s: row.examination_s,
+        // Only what would be kept is examined, or a starting point.
+        incumbent: (row.examination_s == 0.0).then(|| honest.to_owned()),
+        look: row.examination_s > 0.0,
+        seed,
+        ..task(row.op, &candidate, honest)
+    };
+    if row.kept {
+        task = EvaluationTask { seed, ..against_a_slow_one(row.edits) };
+    }
+    if !row.shape.is_empty() {
+        let shape = row.shape.iter().fold(Shape::default(), |shape, (symbol, size)| shape.with(symbol, *size));
+        task.target = vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }];
+    }
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache-weakened");
+    let mut arguments = vec![format!("WARPSMITH_CACHE={}", cache.display())];
+    arguments.extend(without.map(|defence| format!("{WITHOUT}={}", defence.name())));
+    arguments.extend([env!("CARGO_BIN_EXE_warpsmith").into(), "worker".into()]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let evaluation: Evaluation = runtime.block_on(async {
+        let mut worker = Client::start(Path::new("/usr/bin/env"), &arguments).await.unwrap();
+        worker.ask(Ask::Evaluate(Box::new(task)), &mut |_| {}, &CancellationToken::new()).await.unwrap()
+    });
+    evaluation.verdict
+}
+
+#[test]
+fn each_defence_keeps_out_what_is_accepted_without_it() {
+    let only = std::env::var("DEFENCE").ok();
+    let mut wrong = Vec::new();
+    for row in ROWS.iter().filter(|row| only.as_ref().is_none_or(|only| only == row.without.name())) {
+        let name = row.without.name();
+        let stands = verdict(row, None, 20);
+        println!("{name:<18} stands  {:<8} {:<12} {}", stands.status(), stands.stage().name(), stands.why());
+        if correct(&stands) {
+            wrong.push(format!("{name}: accepted although it stands"));
+        }
+        let accepted = (20..20 + row.tries).any(|seed| {
+            let left_out = verdict(row, Some(row.without), seed);
+            println!("{name:<18} without {:<8} {:<12} {}", left_out.status(), left_out.stage().name(), left_out.why());
+            if row.kept { matches!(left_out, Verdict::Keep { .. }) } else { correct(&left_out) }
+        });
+        if !accepted {
+            wrong.push(format!("{name}: refused without it too"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
