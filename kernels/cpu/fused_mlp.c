@@ -5,12 +5,13 @@ arch = ["native"]
 [tune]
 MR      = { value = 4,  choices = [4, 6, 8] }         # rows of a product held in registers
 NV      = { value = 1,  choices = [1, 2, 3] }         # vectors of its columns held in registers
-WIDTH   = { value = 16, choices = [8, 16] }           # floats in a vector
+WIDTH   = { value = 16, choices = [8, 16] }           # floats in a vector, at the most
 BLOCK_M = { value = 64, choices = [32, 64, 128] }     # rows in a tile, rounded up to MR
 BLOCK_N = { value = 96, choices = [48, 96, 192] }     # columns in a tile, rounded up to NR
 BLOCK_K = { value = 256, choices = [128, 256] }       # terms added between visits to a tile
 [let]
-NR     = "NV * WIDTH"
+LANES  = "min(WIDTH, VECTOR_BYTES / 4)"              # longer vectors than the machine has go through the stack
+NR     = "NV * LANES"
 TILE_M = "ceil_div(BLOCK_M, MR) * MR"
 TILE_N = "ceil_div(BLOCK_N, NR) * NR"
 [[scratch]]
@@ -26,7 +27,7 @@ shape = ["ceil_div(B, MR) * MR", "H"]
 /* Three steps, each shared among the threads: x is converted to float; tiles of hidden = silu(gate) * up are computed;
    tiles of y are. The float copies have rows up to a multiple of MR, so that a product never runs off their end. */
 
-typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
+typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 
 typedef struct {
     const T *x, *w_gate, *w_up, *w_down;
@@ -82,16 +83,16 @@ static inline void multiply(float *restrict sum, const float *restrict a, int64_
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) s[i][j] = *(const vec *)(sum + i * TILE_N + j * WIDTH);
+        for (int j = 0; j < NV; j++) s[i][j] = *(const vec *)(sum + i * TILE_N + j * LANES);
     for (int64_t k = 0; k < depth; k++)
 #pragma GCC unroll 8
         for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-            for (int j = 0; j < NV; j++) s[i][j] += a[i * stride + k] * *(const vec *)(panel + k * NR + j * WIDTH);
+            for (int j = 0; j < NV; j++) s[i][j] += a[i * stride + k] * *(const vec *)(panel + k * NR + j * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) *(vec *)(sum + i * TILE_N + j * WIDTH) = s[i][j];
+        for (int j = 0; j < NV; j++) *(vec *)(sum + i * TILE_N + j * LANES) = s[i][j];
 }
 
 /* A tile of a w^T over all terms: `a` and `w` point at its first row and column, both `terms` apart. */

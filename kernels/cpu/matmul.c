@@ -5,12 +5,13 @@ arch = ["native"]
 [tune]
 MR      = { value = 4,  choices = [4, 6, 8] }         # rows of c held in registers
 NV      = { value = 1,  choices = [1, 2, 3] }         # vectors of c's columns held in registers
-WIDTH   = { value = 16, choices = [8, 16] }           # floats in a vector
+WIDTH   = { value = 16, choices = [8, 16] }           # floats in a vector, at the most
 BLOCK_M = { value = 64, choices = [32, 64, 128] }     # rows of c in a tile, rounded up to MR
 BLOCK_N = { value = 96, choices = [48, 96, 192] }     # columns of c in a tile, rounded up to NR
 BLOCK_K = { value = 256, choices = [128, 256] }       # terms added between visits to a tile of c
 [let]
-NR     = "NV * WIDTH"
+LANES  = "min(WIDTH, VECTOR_BYTES / 4)"              # longer vectors than the machine has go through the stack
+NR     = "NV * LANES"
 TILE_M = "ceil_div(BLOCK_M, MR) * MR"
 TILE_N = "ceil_div(BLOCK_N, NR) * NR"
 ---*/
@@ -18,7 +19,7 @@ TILE_N = "ceil_div(BLOCK_N, NR) * NR"
 /* Each tile of c is computed by one thread: blocks of a and b are converted to float on the stack,
    b in panels of NR columns, and multiplied MR x NR elements at a time. */
 
-typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
+typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 
 typedef struct {
     const T *a, *b, *bias;
@@ -66,16 +67,16 @@ static inline void multiply(float *restrict sum, const float *restrict a, const 
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) s[i][j] = *(const vec *)(sum + i * TILE_N + j * WIDTH);
+        for (int j = 0; j < NV; j++) s[i][j] = *(const vec *)(sum + i * TILE_N + j * LANES);
     for (int64_t k = 0; k < depth; k++)
 #pragma GCC unroll 8
         for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-            for (int j = 0; j < NV; j++) s[i][j] += a[i * BLOCK_K + k] * *(const vec *)(b + k * NR + j * WIDTH);
+            for (int j = 0; j < NV; j++) s[i][j] += a[i * BLOCK_K + k] * *(const vec *)(b + k * NR + j * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) *(vec *)(sum + i * TILE_N + j * WIDTH) = s[i][j];
+        for (int j = 0; j < NV; j++) *(vec *)(sum + i * TILE_N + j * LANES) = s[i][j];
 }
 
 static void compute_tiles(int64_t begin, int64_t end, void *context) {
