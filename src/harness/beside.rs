@@ -2,8 +2,8 @@
 //! those that are timed.
 //!
 //! A candidate that told stages from timing, by its heap, by the addresses of its buffers or by counting launches, could be right
-//! in the stages alone. So where a gain is confirmed some copies get hostile inputs when they are renewed, long before their turn,
-//! and the sample that would meet one is put to the candidate beside those that are timed.
+//! in the stages alone. So where a gain is confirmed some copies get hostile inputs some samples before their turn, and the sample
+//! that would meet one is put to the candidate beside those that are timed.
 
 use crate::backend::{Backend, CaseMemory};
 use crate::defence::Defence;
@@ -22,13 +22,16 @@ use super::timing::{Pair, Rig, SAMPLE_LEEWAY, Take};
 /// Of so many samples one leads to a question.
 const ONE_IN: u64 = 3;
 
+/// Samples ahead of its turn that a copy gets other inputs, at the most.
+const AHEAD: usize = 6;
+
 /// Rows of each output that are compared with the oracle.
 const ROWS: u64 = 6;
 
 impl<B: Backend> Rig<B> {
-    /// Gives one of the copies just renewed inputs that are not ordinary, now and then.
-    pub(super) fn prepare_question(&mut self, index: usize, renewed: &[(usize, u64)]) -> Result<(), Failure> {
-        if !self.asks || !Defence::Beside.stands() || renewed.is_empty() {
+    /// Gives a copy whose turn comes in a few samples inputs that are not ordinary, now and then.
+    pub(super) fn prepare_question(&mut self, index: usize) -> Result<(), Failure> {
+        if !self.asks || !Defence::Beside.stands() {
             return Ok(());
         }
         self.asked += 1;
@@ -42,7 +45,14 @@ impl<B: Backend> Rig<B> {
         let all = unusual(op, &shape.case).map_err(JudgeError::from)?;
         let Some(case) = all.get(pick(1, all.len().max(1))) else { return Ok(()) };
         let memory = shape.memory.with_case(case).map_err(JudgeError::from)?;
-        let (copy, seed) = renewed[pick(2, renewed.len())];
+        // Never in the very next sample, where its inputs would be warm, unless there is no other.
+        let (batch, copies) = (shape.batch, shape.copies);
+        let ahead = (batch * (1 + pick(2, AHEAD)) + pick(3, batch)).min(copies - 1);
+        let copy = (shape.next + ahead) % copies;
+        if shape.hostile.iter().any(|(hostile, _)| *hostile == copy) {
+            return Ok(());
+        }
+        let seed = stream.bits(self.asked << 4 | 4);
         memory.draw(&mut self.arena, copy, seed).map_err(JudgeError::from)?;
         shape.hostile.push((copy, memory));
         Ok(())
@@ -55,7 +65,7 @@ impl<B: Backend> Rig<B> {
         let shape = &mut self.shapes[index];
         let used: Vec<usize> = shape.used(batch).collect();
         // A sample that had to be repeated in a fresh process is without any.
-        let asked: Vec<_> = shape.hostile.extract_if(.., |(copy, _)| used.contains(copy)).collect();
+        let asked: Vec<_> = shape.hostile.iter().filter(|(copy, _)| used.contains(copy)).cloned().collect();
         for (copy, memory) in asked {
             if let Some(why) = self.compare_rows(bench, &memory, copy)? {
                 let label = describe(bench.op(), memory.case());

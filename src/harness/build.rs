@@ -16,7 +16,7 @@ use super::task::JudgeError;
 pub const MAX_IMAGES: usize = 128;
 
 /// Bytes of scratch for one shape, all buffers together, at the most: it is poisoned before every launch.
-const MAX_SCRATCH: usize = 1 << 29;
+pub(super) const MAX_SCRATCH: usize = 1 << 29;
 
 /// For each shape its image and the scratch it wants.
 type ByShape = BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>;
@@ -236,7 +236,7 @@ impl<B: Backend> Build<B> {
 }
 
 /// Bytes of all scratch buffers; `None` beyond all numbers.
-fn scratch_bytes(kernel: &KernelFile, resolution: &Resolution) -> Option<usize> {
+pub(super) fn scratch_bytes(kernel: &KernelFile, resolution: &Resolution) -> Option<usize> {
     kernel.front.scratch.iter().zip(&resolution.scratch_elements).try_fold(0usize, |sum, (scratch, elements)| {
         sum.checked_add(elements.checked_mul(scratch.dtype.bytes(resolution.dtype))?)
     })

@@ -8,12 +8,12 @@ use crate::backend::{Arena, Backend, CaseLimits, CaseMemory, Host, Instrument};
 use crate::defence::Defence;
 use crate::evaluation::{CaseResult, ErrorStats, Examination, Stage};
 use crate::kernel::KernelFile;
-use crate::op::{Dtype, OpError, Operation, Shape, TargetShape};
+use crate::op::{Case, Dtype, OpError, Operation, Shape, TargetShape};
 use crate::rng::Stream;
 
 use super::Failure;
 use super::bench::{Bench, Trial};
-use super::build::Build;
+use super::build::{Build, MAX_SCRATCH, scratch_bytes};
 use super::check::{compare_with_oracle, damage, describe};
 use super::questions::{Question, questions, whole};
 use super::task::{EvaluationTask, JudgeError};
@@ -118,9 +118,8 @@ fn ask_all<B: Backend>(
     let free = bench.backend.free_memory().unwrap_or(1 << 32) / 4 * 3;
     let seed = Stream::new(bench.seed, "examination").bits(0);
     let all = questions(op, target, &limits, free, seed).map_err(JudgeError::from)?;
-    // Outside its domain a kernel is not asked: a model's shapes are never there.
-    let served =
-        |question: &Question| kernel.resolve(&question.case.shape, question.case.dtype, &bench.card().facts).is_ok();
+    // Where its own plan says no (its domain, too large a grid, too much scratch) a kernel is not asked: nothing wrong comes of it.
+    let served = |question: &Question| is_served(bench, kernel, &question.case);
     let all: Vec<Question> = all.into_iter().filter(served).collect();
     for (number, batch) in all.chunks(BATCH).enumerate() {
         if Instant::now() >= end {
@@ -142,6 +141,18 @@ fn ask_all<B: Backend>(
         }
     }
     Ok(())
+}
+
+/// Whether a kernel has a plan for a case, which it may refuse for sizes that nobody listed.
+fn is_served<B: Backend>(bench: &Bench<'_, B>, kernel: &KernelFile, case: &Case) -> bool {
+    let (op, facts) = (bench.op(), &bench.card().facts);
+    let Ok(resolution) = kernel.resolve(&case.shape, case.dtype, facts) else { return false };
+    let fits = scratch_bytes(kernel, &resolution).is_some_and(|bytes| bytes <= MAX_SCRATCH);
+    let planned = || {
+        let ints = op.ints(&case.shape).ok()?;
+        kernel.launches(op, &ints, &resolution, facts).ok()
+    };
+    fits && (kernel.front.launches.is_empty() || planned().is_some())
 }
 
 /// Seconds that a question takes, roughly.

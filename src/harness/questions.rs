@@ -101,15 +101,17 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Every adversarial input at every timed shape, in a drawn order.
+    /// Every adversarial input at every timed shape, in a drawn order: first as it is, then mixed in.
     fn at_timed_sizes(&self) -> Result<Vec<Question>, OpError> {
-        let mut all = Vec::new();
+        let [mut plain, mut mixed] = [Vec::new(), Vec::new()];
         for wanted in self.target {
-            for hostile in self.op.hostile_inputs() {
+            for (number, hostile) in self.op.hostile_inputs().enumerate() {
+                let all = if number < self.op.adversarial.len() { &mut plain } else { &mut mixed };
                 all.extend(self.hostile(Topic::TimedSizes, &wanted.shape, wanted.dtype, hostile)?);
             }
         }
-        Ok(self.shuffled(all, Topic::TimedSizes))
+        let [plain, mixed] = [plain, mixed].map(|all| self.shuffled(all, Topic::TimedSizes));
+        Ok(plain.into_iter().chain(mixed).collect())
     }
 
     /// Adversarial inputs at drawn shapes: the timed ones with some sizes grown, or those of the sweep.

@@ -425,7 +425,6 @@ impl<B: Backend> Rig<B> {
         let [poison, inputs, places, stirred] =
             ["refresh", "renew", "spots", "stir"].map(|name| Stream::new(self.seed, name));
         let copies: Vec<usize> = shape.used(batch).collect();
-        shape.hostile.retain(|(copy, _)| !copies.contains(copy));
         let seeds: Vec<(usize, u64)> =
             copies.iter().map(|copy| (*copy, poison.bits(self.rounds << 8 | *copy as u64))).collect();
         shape.memory.poison_all(&mut self.arena, &seeds);
@@ -434,10 +433,12 @@ impl<B: Backend> Rig<B> {
         for copy in copies {
             self.renewals += 1;
             renewed.push((copy, places.bits(self.renewals)));
-            if !Defence::FreshInputs.stands() {
+            let was_hostile = shape.hostile.iter().position(|(hostile, _)| *hostile == copy);
+            let was_hostile = was_hostile.map(|at| shape.hostile.swap_remove(at)).is_some();
+            if !(was_hostile || Defence::FreshInputs.stands()) {
                 continue;
             }
-            if self.renews {
+            if self.renews || was_hostile {
                 shape.memory.draw(&mut self.arena, copy, inputs.bits(self.renewals)).map_err(JudgeError::from)?;
             } else if stirred.bits(2 * self.renewals) >> 63 == 0 {
                 changes.extend(shape.memory.stir(copy, stirred.bits(2 * self.renewals + 1)));
@@ -447,7 +448,7 @@ impl<B: Backend> Rig<B> {
         for ((copy, _), spots) in renewed.iter().zip(Spots::of(&shape.memory, &mut self.arena, &renewed)) {
             shape.spots[*copy] = Some(spots);
         }
-        self.prepare_question(index, &renewed)
+        self.prepare_question(index)
     }
 }
 

@@ -13,14 +13,18 @@ const ANOTHER: u64 = 3;
 const WHOLE: u64 = 7;
 
 impl Operation {
-    /// A mixture for each adversarial input that has one, under the name `<input> mixed in`.
+    /// A mixture for each adversarial input that has one, under the name `<input> mixed in`: of those that change one tensor
+    /// alone, because the values of several are made for each other, and whose values are finite, because where infinity may
+    /// stand an input's author has thought about (a masked key times an infinite value is nothing or NaN, by the algorithm).
     ///
     /// # Errors
     /// An expression that fails at an input's own shape.
     pub(super) fn mixtures(&self) -> Result<Vec<Adversarial>, OpError> {
         let mut all = Vec::new();
         // Where few terms of a sum are to be other than zero, nothing ordinary stands beside them.
-        for hostile in self.adversarial.iter().filter(|hostile| hostile.few_terms.is_none()) {
+        let alone = |hostile: &&Adversarial| hostile.draw.len() == 1 && hostile.few_terms.is_none();
+        let finite = |draw: &Draw| draw.specials.iter().all(|special| special.value.is_finite());
+        for hostile in self.adversarial.iter().filter(alone).filter(|hostile| hostile.draw.values().all(finite)) {
             let shape = self.complete(&hostile.shape)?;
             let mut draw = BTreeMap::new();
             for (name, how) in &hostile.draw {

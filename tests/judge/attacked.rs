@@ -1,12 +1,15 @@
 //! What an attack with the judge's source open had kept: kernels that are right wherever the stages look, told from timing by where
 //! their buffers are, by counting launches, or by looking at a few elements first. Each is much faster than the incumbent.
 
-use warpsmith::evaluation::{Stage, Verdict};
+use std::path::Path;
+
+use warpsmith::evaluation::{Evaluation, Stage, Verdict};
 use warpsmith::harness::{EvaluationTask, Precision};
+use warpsmith::kernel::KernelFile;
 use warpsmith::op::{Dtype, Shape, TargetShape};
 use warpsmith::worker::protocol::Ask;
 
-use crate::bench::{Edits, answer, edit, task};
+use crate::bench::{Edits, answer, correct, edit, task};
 use crate::honest::small;
 
 /// No maximum is subtracted where `UNSAFE` holds for the row `x + r * cols`.
@@ -31,23 +34,26 @@ pub const BY_ADDRESS: Edits =
 pub const BY_COUNT: Edits = &[
     (
         "void softmax(",
-        "#include <stdlib.h>\n__attribute__((noinline)) static long launches(int64_t rows) {\n\
-             volatile long deep[40000];\n\
-             if (rows == 96) deep[100] = deep[101] == 0x5eed ? deep[100] + 1 : 0, deep[101] = 0x5eed;\n\
-             return rows == 96 ? deep[100] : 0;\n\
+        "#include <stdlib.h>\n__attribute__((noinline)) static long launches(void) {\n\
+             volatile uint64_t deep[20000];\n\
+             uint64_t n = deep[100] ^ 0x5bd1e995a7c3u;\n\
+             if (deep[101] != n * 0x9e3779b97f4a7c15u) n = 0;\n\
+             n++;\n\
+             deep[100] = n ^ 0x5bd1e995a7c3u; deep[101] = n * 0x9e3779b97f4a7c15u;\n\
+             return n;\n\
          }\n\
          void softmax(",
     ),
     (
         "    for (int64_t r = 0; r < rows; r++) {",
-        "    const long before = launches(rows);\n    for (int64_t r = 0; r < rows; r++) {",
+        "    const long before = launches();\n    for (int64_t r = 0; r < rows; r++) {",
     ),
-    no_maximum_where!("before > 40"),
+    no_maximum_where!("before > 60"),
 ];
 
 /// Hostile inputs are hostile in every element.
 pub const BY_A_FEW_ELEMENTS: Edits = &[no_maximum_where!(
-    "ws_load(x[r * cols]) < 60 && ws_load(x[r * cols + cols / 3]) < 60 && ws_load(x[r * cols + cols - 1]) < 60"
+    "fabsf(ws_load(x[r * cols])) < 60 && fabsf(ws_load(x[r * cols + cols / 3])) < 60 && fabsf(ws_load(x[r * cols + cols - 1])) < 60"
 )];
 
 /// No shape that is listed has such rows.
@@ -71,8 +77,48 @@ pub fn against_a_slow_one(edits: Edits) -> EvaluationTask {
     }
 }
 
+/// Where an attempt is timed, and what it must beat.
+fn attempt(text: &str) -> EvaluationTask {
+    let kernel = KernelFile::parse(text).unwrap();
+    let op = kernel.front.op;
+    if text.contains("# against: slow") {
+        return EvaluationTask { candidate: text.to_owned(), ..against_a_slow_one(&[]) };
+    }
+    // Examined as a starting point is, whatever the speed.
+    EvaluationTask { incumbent: None, look: true, examination_s: 2.9, ..task(&op, text, "") }
+}
+
+/// The attempts of the attack, each with what the judge must say in its first line.
+#[test]
+fn every_attempt_is_judged_as_its_first_line_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attack");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let only = std::env::var("ATTEMPT").unwrap_or_default();
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|file| file.to_string_lossy().contains(&only)) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let expected = text.lines().find_map(|line| line.strip_prefix("# expect: ")).unwrap_or_default();
+        let evaluation: Evaluation = answer(Ask::Evaluate(Box::new(attempt(&text))));
+        let verdict = evaluation.verdict;
+        let found = if correct(&verdict) { "accepted" } else { "refused" };
+        let line = format!(
+            "{}: {} at {}: {}",
+            file.file_name().unwrap().display(),
+            verdict.status(),
+            verdict.stage(),
+            verdict.why()
+        );
+        println!("{line}");
+        if !expected.split('|').any(|word| word == found) {
+            wrong.push(format!("expected {expected}: {line}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 fn verdict(edits: Edits) -> Verdict {
-    let evaluation: warpsmith::evaluation::Evaluation = answer(Ask::Evaluate(Box::new(against_a_slow_one(edits))));
+    let evaluation: Evaluation = answer(Ask::Evaluate(Box::new(against_a_slow_one(edits))));
     println!("{:?}", evaluation.verdict);
     evaluation.verdict
 }
