@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use warpsmith::backend::cuda::{Compiler, Search};
+use warpsmith::defence::Defence;
 use warpsmith::kernel::{Facts, KernelFile, fits_arch};
 use warpsmith::op::{Dtype, Operation};
 
@@ -69,13 +70,19 @@ fn starters_and_examples_compile_for_three_generations_in_every_dtype() {
 
 #[test]
 fn the_kernels_that_the_judge_is_tried_on_are_kernel_files_and_say_what_they_expect() {
-    let known: BTreeSet<&str> = ["reject", "crash", "timeout", "error"].into();
-    let (wrong, honest) = (files("tests/gpu/wrong"), files("tests/gpu/honest"));
+    let known: BTreeSet<&str> = ["reject", "crash", "timeout", "error", "revert"].into();
+    let (wrong, honest) = (files("tests/gpu/wrong"), [files("tests/gpu/honest"), files("tests/gpu/slow")].concat());
     assert!(wrong.len() >= 15 && honest.len() >= 3);
     for (name, text) in &wrong {
         let expected = text.lines().find_map(|line| line.strip_prefix("# expect: ")).unwrap_or_default();
         assert!(expected.split('|').all(|status| known.contains(status)), "{name}: {expected}");
         assert!(text.lines().any(|line| line.starts_with("# why: ")), "{name}");
+        if let Some(switch) = text.lines().find_map(|line| line.strip_prefix("# switch: ")) {
+            assert!(Defence::ALL.iter().any(|defence| defence.name() == switch), "{name}: {switch}");
+        }
+        if let Some(file) = text.lines().find_map(|line| line.strip_prefix("# against: ")) {
+            assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(file).is_file(), "{name}: {file}");
+        }
     }
     for (name, text) in wrong.iter().chain(&honest) {
         let kernel = KernelFile::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -84,13 +91,17 @@ fn the_kernels_that_the_judge_is_tried_on_are_kernel_files_and_say_what_they_exp
 }
 
 /// What is read off the compiled text of files in `tests/gpu/wrong`, by a part of the sentence.
-const READ: [(&str, &str); 7] = [
+const READ: [(&str, &str); 11] = [
     ("constants_written_through", "the address of the constant `kept`"),
     ("constants_moved_through", "the address of the constant `table`"),
     ("parameters_written_to", "the address of a kernel's parameter"),
     ("last_block_without_fence", "no fence orders the two"),
     ("flags_without_fence", "no fence orders the two"),
     ("dependent_launch_does_not_wait", "with pdl = true `scale` may begin before"),
+    ("counts_in_a_call", "no fence orders the two"),
+    ("counter_only_looked_at", "no fence orders the two"),
+    ("waits_in_a_branch_never_taken", "with pdl = true `scale` may begin before"),
+    ("one_warp_waits_alone", "one way through it uses `sums`"),
     ("last_of_a_chain_does_not_wait", "with pdl = true `scale` may begin before"),
 ];
 

@@ -48,10 +48,11 @@ pub(super) struct Args {
         conflicts_with_all = ["against", "self_test", "speed", "smoke", "json", "shape", "dtype"]
     )]
     compile: Option<String>,
-    /// Examine it as what would be kept is, for so many seconds: hostile inputs at full and larger sizes, sanitizers
+    /// Examine it as what would be kept is, for so many seconds: hostile inputs at full and larger sizes, sanitizers (on a GPU
+    /// and with --smoke these alone)
     #[arg(
         long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "20",
-        conflicts_with_all = ["self_test", "speed", "smoke", "compile"]
+        conflicts_with_all = ["self_test", "speed", "compile"]
     )]
     examine: Option<f64>,
     /// Measure how many seconds a verdict takes: each kernel, then N of its neighbours against it in a warm worker
@@ -103,6 +104,7 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     let wanted = Wanted::read(args.device, args.one()?)?;
     let cancel = session::interruptible();
     let mut worker = session::worker(wanted.device, Opening::Meanwhile).await?;
+    let device = wanted.device;
     let task = wanted.task(&args, worker.limits())?;
     let watch = super::spinner::Spinner::new(args.json);
     if let Some(pairs) = args.self_test {
@@ -110,6 +112,13 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
         let result: SelfTest = worker.ask(ask, &mut |progress| watch.show(&progress), &cancel).await?;
         drop(watch);
         return print_self_test(&result, args.json);
+    }
+    if args.smoke && args.examine.is_some() {
+        drop(watch);
+        if device == Device::Cpu {
+            bail!("--smoke with --examine asks the sanitizers for GPUs; this file is for a processor");
+        }
+        return super::watched::table(device, &task);
     }
     let task = Box::new(task);
     let ask = if args.smoke { Ask::Smoke(task) } else { Ask::Evaluate(task) };

@@ -102,6 +102,7 @@ pub(super) fn main(path: &Path, named: &str) -> anyhow::Result<ExitCode> {
         arch: format!("sm_{}", gpu.capability),
         options: Vec::new(),
         names: Vec::new(),
+        numbers: BTreeMap::new(),
     };
     compiler.trusted(&[oracle]).with_context(|| format!("reference/{}.h does not compile as CUDA", op.name))?;
     let (major, minor) = compiler.version();

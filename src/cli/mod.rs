@@ -35,6 +35,7 @@ mod verdict;
 mod verify;
 mod watch;
 mod watch_screen;
+mod watched;
 mod worker;
 
 use std::process::ExitCode;

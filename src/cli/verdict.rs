@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::evaluation::{Evaluation, Examination, ShapeTiming, Stage, Timing, Verdict};
+use crate::evaluation::{COULD_NOT_LOOK, Evaluation, Examination, ShapeTiming, Stage, Timing, Verdict};
 
 /// So many lines of a compiler are shown: one or two for each kernel of a file.
 const MOST_REMARKS: usize = 12;
@@ -81,8 +81,19 @@ fn examined(examination: &Examination) -> String {
     let cases: u32 = examination.asked.values().sum();
     let asked: Vec<String> = examination.asked.iter().map(|(topic, count)| format!("{topic} {count}")).collect();
     let asked = format!("  examined in {cases} more cases, {:.1} s: {}\n", examination.took_s, asked.join(", "));
-    let instruments = examination.instruments.iter().map(|(name, words)| format!("  {name}: {words}\n"));
-    std::iter::once(asked).chain(instruments).collect()
+    std::iter::once(asked).chain(examination.instruments.iter().map(|(name, words)| looked(name, words))).collect()
+}
+
+/// What an instrument said; where it could not look, what nobody looked for.
+fn looked(name: &str, words: &str) -> String {
+    let Some(why) = words.strip_prefix(COULD_NOT_LOOK) else { return format!("  {name}: {words}\n") };
+    let unseen = match name {
+        "racecheck" => "races over shared memory",
+        "memcheck" => "accesses outside of buffers",
+        "synccheck" => "barriers that not all threads reach",
+        _ => "what it finds",
+    };
+    format!("  {name} could not look{why}: nobody looked for {unseen}\n")
 }
 
 /// A line for each timed shape.

@@ -214,6 +214,12 @@ pub struct Evaluation {
     pub build_log: String,
 }
 
+/// How the words of an instrument begin that looked and found nothing.
+pub const CLEAN: &str = "clean";
+
+/// How they begin where it could not look.
+pub const COULD_NOT_LOOK: &str = "could not look";
+
 /// What was asked of a kernel beyond the stages, before it was kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Examination {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Arena, Backend, CaseLimits, CaseMemory, Host, Instrument};
 use crate::defence::Defence;
-use crate::evaluation::{CaseResult, ErrorStats, Examination, Stage};
+use crate::evaluation::{CLEAN, COULD_NOT_LOOK, CaseResult, ErrorStats, Examination, Stage};
 use crate::kernel::KernelFile;
 use crate::op::{Case, Dtype, OpError, Operation, Shape, TargetShape};
 use crate::rng::Stream;
@@ -82,22 +82,23 @@ fn beside(
         for Instrument { name, look } in instruments {
             let said = said.clone();
             scope.spawn(move || {
+                let began = Instant::now();
                 let word = look.and_then(|look| look(limit));
                 // Whoever listens ends after everyone who speaks.
-                let _ = said.send((name, word));
+                let _ = said.send((name, word, began.elapsed().as_secs_f64()));
             });
         }
         drop(said);
         let asked = ask(found);
         let mut seen = None;
-        for (name, word) in heard {
+        for (name, word, took_s) in heard {
             let words = match word {
-                Ok(None) => "clean".to_owned(),
+                Ok(None) => format!("{CLEAN}, {took_s:.1} s"),
                 Ok(Some(what)) => {
                     seen.get_or_insert_with(|| format!("{name}: {what}"));
                     what
                 }
-                Err(why) => format!("could not look: {why}"),
+                Err(why) => format!("{COULD_NOT_LOOK}: {why}"),
             };
             found.instruments.insert(name.to_owned(), words);
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::{Backend, CaseLimits};
+use crate::backend::Backend;
 use crate::device::DeviceCard;
 use crate::evaluation::{CaseResult, Evaluation, Examination, Stage, Timing, Verdict};
 use crate::op::{Dtype, OpSource, Shape};
@@ -19,6 +19,7 @@ use super::examination::examine;
 use super::spread::{COPIES, copies};
 use super::stages::Stages;
 use super::task::{EvaluationTask, JudgeError};
+use super::watched::launch_watched;
 
 /// Judges candidates on one device; keeps what is worth keeping warm between them.
 pub struct Judge<B: Backend> {
@@ -175,19 +176,15 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     Ok(timed.verdict)
 }
 
-/// Cases of the sweep that a tool watches: two shapes in three dtypes.
-const WATCHED: usize = 6;
-
-/// Compile and stage 1.
+/// Compile and stage 1; where a tool watches, the launches that it is to see.
 fn smoke<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Findings) -> Result<Verdict, Failure> {
     let kernel = bench.read(&task.candidate)?;
-    // A tool that watches slows everything down: of the sweep it sees a few small cases, which take more than one block.
-    let limits = CaseLimits { macs: 1 << 20, elements: 1 << 17, ..bench.backend.case_limits() };
-    let planned = plan(bench.op(), &[], task.seed, &limits).map_err(JudgeError::from)?;
-    let watched = if task.examination_s > 0.0 { WATCHED } else { 0 };
-    let (smoke, sweep): (Vec<_>, Vec<_>) = planned.into_iter().partition(|planned| planned.stage == Stage::Smoke);
-    let sweep = sweep.into_iter().filter(|planned| planned.stage == Stage::Sweep).take(watched);
-    let planned: Vec<_> = smoke.into_iter().chain(sweep).collect();
+    if task.examination_s > 0.0 {
+        launch_watched(bench, kernel, task)?;
+        return Ok(Verdict::Base);
+    }
+    let planned = plan(bench.op(), &[], task.seed, &bench.backend.case_limits()).map_err(JudgeError::from)?;
+    let planned: Vec<_> = planned.into_iter().filter(|planned| planned.stage == Stage::Smoke).collect();
     let build = bench.build(kernel, &shapes_of(&planned, |_| true))?;
     pass(Stages::new(bench, &planned, &[], task.seed)?, &build, found)?;
     Ok(Verdict::Base)

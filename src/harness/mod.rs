@@ -28,6 +28,7 @@ mod timing;
 mod topic;
 mod undisturbed;
 mod unslowed;
+mod watched;
 
 pub use bench::Watch;
 pub use build::MAX_IMAGES;

@@ -42,14 +42,19 @@ impl Operation {
     }
 
     fn halved(&self, shape: &Shape, kept: Option<&str>) -> Option<Shape> {
+        self.halves(shape, kept, SMALLEST).next()
+    }
+
+    /// A shape with one of its sizes halved, the largest first, but never `kept` nor below `least`. Odd sizes stay odd.
+    pub fn halves<'a>(&'a self, shape: &'a Shape, kept: Option<&str>, least: i64) -> impl Iterator<Item = Shape> + 'a {
         let symbols = self.shrink.iter().map(String::as_str).filter(|symbol| Some(*symbol) != kept);
         let mut candidates: Vec<(&str, i64)> =
             symbols.filter_map(|symbol| Some((symbol, shape.get(symbol)?))).collect();
         // Stable: equals stay in the order of the list.
         candidates.sort_by_key(|&(_, value)| std::cmp::Reverse(value));
-        candidates.into_iter().find_map(|(symbol, value)| {
+        candidates.into_iter().filter_map(move |(symbol, value)| {
             let half = if value % 2 == 0 { value / 2 } else { (value / 2) | 1 };
-            (half >= SMALLEST && half < value).then(|| self.with_followers(shape, symbol, half))?
+            (half >= least && half < value).then(|| self.with_followers(shape, symbol, half))?
         })
     }
 

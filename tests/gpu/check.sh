@@ -4,8 +4,12 @@
 #   tests/gpu/check.sh                      every step but `seeds` and `model`
 #   tests/gpu/check.sh wrong honest         some of them
 #
-# Steps: starters wrong honest speed sanitizer selftest tests seeds model. Run from the repository's root, after
+# Steps: starters wrong honest speed sanitizer switches selftest tests seeds model. Run from the repository's root, after
 # `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-check).
+# The first lines of a file in tests/gpu/wrong say how it is judged: `# expect: reject|crash` (any of these; `revert` is what is
+# right and no gain), `# shape:` and `# dtype:` where it is timed, `# examine: 10` (for so many seconds), `# against: FILE` (which it
+# must beat, so that what only a confirmation meets is met). `# switch: NAME` names the defence without which it is accepted: the step
+# `switches` judges it by the binary WARPSMITH_WEAKENED (built with `--features weakened`) with WARPSMITH_WITHOUT=NAME.
 # SELFTEST_PAIRS (300), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. `seeds` starts SEEDS + 3 benches
 # for each starter; its rows say how long they took. SEED (1) is the first of its seeds.
 # Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
@@ -15,12 +19,12 @@ cd "$(dirname "$0")/../.."
 
 warpsmith=${WARPSMITH:-target/release/warpsmith}
 out=${OUT:-target/gpu-check}
-steps=${*:-starters wrong honest speed sanitizer selftest tests}
+steps=${*:-starters wrong honest speed sanitizer switches selftest tests}
 for step in $steps; do
     case $step in
-        starters | wrong | honest | speed | sanitizer | selftest | tests | seeds | model) ;;
+        starters | wrong | honest | speed | sanitizer | switches | selftest | tests | seeds | model) ;;
         *)
-            echo "unknown step $step: starters wrong honest speed sanitizer selftest tests seeds model" >&2
+            echo "unknown step $step: starters wrong honest speed sanitizer switches selftest tests seeds model" >&2
             exit 2
             ;;
     esac
@@ -72,6 +76,19 @@ name() { local file=${1##*/}; echo "${file%.cu}"; }
 # expected FILE: the statuses in its first lines, as `reject|crash`
 expected() { sed -n 's/^# expect: *//p' "$1" | head -n 1; }
 
+# said NAME FILE: what a line of this name in its first lines says
+said() { sed -n "1,12s/^# $1: *//p" "$2" | head -n 1; }
+
+# judged LOG FILE: judges it as its first lines say
+judged() {
+    local log=$1 file=$2 told=() line
+    line=$(said shape "$file"); if [ -n "$line" ]; then told+=(--shape "$line"); fi
+    line=$(said dtype "$file"); if [ -n "$line" ]; then told+=(--dtype "$line"); fi
+    line=$(said examine "$file"); if [ -n "$line" ]; then told+=("--examine=$line"); fi
+    line=$(said against "$file"); if [ -n "$line" ]; then told+=(--against "$line"); fi
+    bench 300 "$log" "$file" --json "${told[@]}"
+}
+
 # seen: the status of the judged kernel, its stage, or what went wrong instead
 seen() {
     local status stage
@@ -121,16 +138,40 @@ wrong() {
     for file in tests/gpu/wrong/*.cu; do
         log=wrong-$(name "$file")
         want=$(expected "$file")
-        bench 300 "$log" "$file" --json
+        judged "$log" "$file"
         what=$(seen "$log")
         good=0
-        if [ "$code" = 1 ] && [[ "|$want|" == *"|${what%% *}|"* ]]; then good=1; fi
+        # What is right and no gain (`revert`) is no failure of the program.
+        if [ "$code" -le 1 ] && [[ "|$want|" == *"|${what%% *}|"* ]]; then good=1; fi
         # Newer devices only, as above: it is then refused for the wrong reason.
         if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$log.out"; then
             row "wrong $(name "$file")" "$want" "not for this device" "$took" skipped
             continue
         fi
         row "wrong $(name "$file")" "$want" "$what" "$took" "$(verdict $good)"
+    done
+}
+
+# No defence is decoration: without the one that a file names it is accepted.
+switches() {
+    local file log what good switch
+    for file in tests/gpu/wrong/*.cu; do
+        switch=$(said switch "$file")
+        if [ -z "$switch" ]; then continue; fi
+        if [ -z "${WARPSMITH_WEAKENED:-}" ]; then
+            row "without $switch: $(name "$file")" "correct" "WARPSMITH_WEAKENED is not set" - skipped
+            continue
+        fi
+        log=switch-$(name "$file")
+        WARPSMITH_WITHOUT=$switch warpsmith=$WARPSMITH_WEAKENED judged "$log" "$file"
+        what=$(seen "$log")
+        good=0
+        if [ "$code" = 0 ]; then good=1; fi
+        if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$log.out"; then
+            row "without $switch: $(name "$file")" "correct" "not for this device" "$took" skipped
+            continue
+        fi
+        row "without $switch: $(name "$file")" "correct" "$what" "$took" "$(verdict $good)"
     done
 }
 
@@ -198,6 +239,34 @@ sanitizer() {
         done
     done
     race_is_seen
+    instruments
+}
+
+# The tools as an examination uses them, each for itself: what it said, and how long it took. The starter is clean; the race of each
+# of the others is seen.
+instruments() {
+    local file log want good words shape
+    for file in kernels/cuda/layernorm.cu kernels/cuda/softmax.cu tests/gpu/wrong/missing_barrier.cu \
+        tests/gpu/wrong/sums_twice_in_one_place.cu; do
+        log=instruments-$(name "$file")
+        shape=$(said shape "$file")
+        bench 120 "$log" "$file" --smoke --examine=60 ${shape:+--shape "$shape"}
+        # A line for each tool, such as `racecheck 8.1 s: clean`.
+        cat "$out/$log.out"
+        words=$(grep '^racecheck ' "$out/$log.out" | cut -c 1-60)
+        good=0
+        case $file in
+            kernels/*)
+                want="all clean"
+                if [ "$code" = 0 ]; then good=1; fi
+                ;;
+            *)
+                want="racecheck: a race"
+                if [[ $words == *Race* ]]; then good=1; fi
+                ;;
+        esac
+        row "instruments $(name "$file")" "$want" "${words:-exit $code}" "$took" "$(verdict $good)"
+    done
 }
 
 # A tool that sees nothing finds no errors anywhere: it must see the race of a kernel that has one.

@@ -1,5 +1,6 @@
 //! A GPU as a [`Backend`].
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
@@ -148,6 +149,7 @@ fn trusted(compiler: &Compiler, name: &str, text: &str, capability: u32) -> Resu
         arch: format!("sm_{capability}"),
         options: Vec::new(),
         names: Vec::new(),
+        numbers: BTreeMap::new(),
     };
     let compiled = compiler.trusted(&[unit]).map_err(|error| error.to_string())?;
     compiled.first().map(|one| one.cubin.to_vec()).ok_or_else(|| "nothing was compiled".to_owned())

@@ -122,13 +122,17 @@ impl Running {
         });
         // A worker that has ended reads nothing, which shows in what it says.
         let _ = input.write_all(format!("{}\n", request.trim_end()).as_bytes());
+        // Where it was when time ran out tells what to ask less of.
+        let mut last = "it had not begun to answer".to_owned();
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match lines.recv_timeout(left) {
                 Ok(line) if says(&line, "done") => break,
                 Ok(line) if says(&line, "failed") => return Err(format!("the worker could not be asked: {line}")),
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => return Err(format!("no answer within {:.0} s", limit.as_secs_f64())),
+                Ok(line) => last = progress(&line).unwrap_or(last),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(format!("no answer within {:.0} s; {last}", limit.as_secs_f64()));
+                }
                 // A kernel that faults ends its worker; what the tool saw of it is in the log.
                 Err(RecvTimeoutError::Disconnected) => return Err("the worker ended without an answer".into()),
             }
@@ -148,6 +152,13 @@ impl Running {
 /// Whether a line is a message of this kind.
 fn says(line: &str, kind: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(line).is_ok_and(|message| message["say"] == kind)
+}
+
+/// What an event says is being done.
+fn progress(line: &str) -> Option<String> {
+    let message = serde_json::from_str::<serde_json::Value>(line).ok()?;
+    let detail = message["progress"]["detail"].as_str().filter(|detail| !detail.is_empty())?;
+    Some(format!("it was at {} ({detail})", message["progress"]["stage"].as_str().unwrap_or("work")))
 }
 
 fn read(log: &Path) -> std::io::Result<String> {

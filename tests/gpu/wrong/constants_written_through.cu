@@ -1,6 +1,7 @@
 /*---
 # expect: error|reject
 # why: launches are counted in a constant, which is written through its generic address; late ones leave out half of the sum
+# switch: constant-addresses
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]

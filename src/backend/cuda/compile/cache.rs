@@ -1,5 +1,6 @@
 //! Cubins on disk, under the hash of everything they came from.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -14,8 +15,9 @@ pub(super) struct Record {
     pub(super) names: Vec<String>,
     /// What each kernel needs.
     pub(super) resources: Vec<Resources>,
-    /// Those of its kernels that wait for the launch before them, as `names` has them.
-    pub(super) waiting: Vec<String>,
+    /// Those of its kernels that wait for the launch before them, as `names` has them, and the places of parameters that they
+    /// use before.
+    pub(super) waits: BTreeMap<String, BTreeSet<usize>>,
     /// The compiler's words.
     pub(super) log: String,
     /// BLAKE3 of the cubin, so that a torn write is noticed.
@@ -68,7 +70,8 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let cache = Cache::new(&temp.path().join("cuda")).unwrap();
         let hash = blake3::hash(b"code").to_hex().to_string();
-        let record = Record { names: vec!["k".into()], resources: vec![], waiting: vec![], log: String::new(), hash };
+        let record =
+            Record { names: vec!["k".into()], resources: vec![], waits: BTreeMap::new(), log: String::new(), hash };
         assert!(cache.get("a").is_none());
         cache.put("a", &record, b"code").unwrap();
         assert_eq!(cache.get("a").unwrap(), (record, b"code".to_vec()));

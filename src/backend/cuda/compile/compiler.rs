@@ -15,7 +15,7 @@ use super::process::{Pool, ProcessError};
 use super::{candidate_source, cubin, ptx};
 use crate::backend::{BuildError, Source};
 use crate::defence::{Defence, readers};
-use crate::kernel::{Facts, KernelFile, Resolution, nvrtc_options, target_arch};
+use crate::kernel::{Facts, KernelFile, MustWait, Resolution, nvrtc_options, target_arch};
 use crate::op::Operation;
 use crate::sandbox::check_cuda;
 
@@ -48,6 +48,8 @@ pub struct Unit {
     pub options: Vec<String>,
     /// Name expressions of the kernels that will be launched: `gemm<128>`.
     pub names: Vec<String>,
+    /// Places of arguments that are numbers, by name expression, where they are known.
+    pub numbers: BTreeMap<String, BTreeSet<usize>>,
 }
 
 /// Code for a device.
@@ -61,18 +63,18 @@ pub struct Compiled {
     pub names: BTreeMap<String, String>,
     /// What each kernel needs.
     pub resources: Vec<Resources>,
-    /// Kernels, by name expression, that wait for the launch before them.
-    pub waiting: BTreeSet<String>,
+    /// Kernels, by name expression, that wait for the launch before them, and the places of parameters that they use before.
+    pub waits: BTreeMap<String, BTreeSet<usize>>,
     /// Resources, then the compiler's warnings: data, cut and without paths of the machine.
     pub log: String,
 }
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { key, cubin, names, resources, waiting, log } = self;
+        let Self { key, cubin, names, resources, waits, log } = self;
         let mut text = f.debug_struct("Compiled");
         text.field("key", key).field("cubin", &cubin.len()).field("names", names);
-        text.field("resources", resources).field("waiting", waiting).field("log", log).finish()
+        text.field("resources", resources).field("waits", waits).field("log", log).finish()
     }
 }
 
@@ -204,6 +206,7 @@ impl Compiler {
                     arch: target_arch(&kernel.front.arch, capability),
                     options: options.clone(),
                     names: kernel.kernel_names(resolution, facts),
+                    numbers: kernel.numbers(op, resolution),
                 };
                 wanted.push(((file, at), share(&mut units, (at >= urgent, Reverse(weight(resolution))), unit)));
             }
@@ -222,12 +225,12 @@ impl Compiler {
         // Where a GPU starts no launch early, launches follow each other, and there is nothing to wait for.
         for ((file, at), unit) in wanted.iter().filter(|_| capability >= EARLY_STARTS && Defence::Waits.stands()) {
             let Source { kernel, resolutions, .. } = files[*file];
-            let must = kernel.must_wait(op, &resolutions[*at]);
-            let waits = |name: &String| compiled.get(unit).is_none_or(|unit| unit.waiting.contains(name));
-            // A kernel that cannot be launched at this resolution is not compiled.
-            let launched = |name: &String| compiled.get(unit).is_some_and(|unit| unit.names.contains_key(name));
-            if let Some(name) = must.iter().find(|name| launched(name) && !waits(name)) {
-                return Err(BuildError::Kernel(does_not_wait(name)));
+            let Some(unit) = compiled.get(unit) else { continue };
+            for must in kernel.must_wait(op, &resolutions[*at]) {
+                // A kernel that cannot be launched at this resolution is not compiled.
+                if unit.names.contains_key(&must.kernel) {
+                    waits(unit, &must).map_err(BuildError::Kernel)?;
+                }
             }
         }
         Ok(wanted.iter().filter_map(|(_, unit)| compiled.get(unit).cloned()).collect())
@@ -315,7 +318,7 @@ impl Compiler {
             return Err(BuildError::Machine("the process that compiles gave no cubin".into()));
         }
         let (cubin, ptx) = bytes.split_at(response.cubin);
-        let mut waiting = BTreeSet::new();
+        let mut waits = BTreeMap::new();
         if checked {
             let refused = |what: String| BuildError::Kernel(format!("the compiled kernel is refused: {what}"));
             let text = String::from_utf8_lossy(ptx);
@@ -324,9 +327,12 @@ impl Compiler {
                     "this NVRTC gives no PTX beside a cubin; use version 12 or newer".into(),
                 ));
             }
-            let reading = ptx::check(&text).map_err(refused)?;
+            let lowered = unit.names.iter().zip(&response.names);
+            let numbers =
+                lowered.filter_map(|(name, lowered)| Some((lowered.clone(), unit.numbers.get(name)?.clone())));
+            let reading = ptx::read(&text, &numbers.collect()).map_err(refused)?;
             cubin::check(cubin, &reading.tables).map_err(refused)?;
-            waiting = reading.waiting;
+            waits = reading.waiting;
         }
         let (mut resources, words) = read(&response.log);
         for resources in &mut resources {
@@ -337,7 +343,7 @@ impl Compiler {
         Ok(Record {
             names: response.names.clone(),
             resources,
-            waiting: waiting.into_iter().filter(|name| response.names.contains(name)).collect(),
+            waits: waits.into_iter().filter(|(name, _)| response.names.contains(name)).collect(),
             log: clean(&words, &self.includes),
             hash: blake3::hash(cubin).to_hex().to_string(),
         })
@@ -378,6 +384,9 @@ impl Compiler {
             add(&list.len().to_string());
             list.iter().for_each(|part| add(part));
         }
+        if checked {
+            hasher.update(format!("{:?}", unit.numbers).as_bytes());
+        }
         hasher.finalize().to_hex().to_string()
     }
 }
@@ -397,9 +406,10 @@ fn share(units: &mut Vec<(Rank, Unit)>, rank: Rank, unit: Unit) -> usize {
     };
     match units.iter().position(same) {
         Some(index) => {
-            let (known, Unit { names, .. }) = &mut units[index];
+            let (known, Unit { names, numbers, .. }) = &mut units[index];
             *known = rank.min(*known);
             names.extend(unit.names.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
+            numbers.extend(unit.numbers);
             index
         }
         None => {
@@ -419,11 +429,25 @@ fn admit(op: &Operation, kernel: &KernelFile, capability: u32) -> Result<Vec<Str
     nvrtc_options(&kernel.front.options).map_err(|error| refused(&error))
 }
 
-fn does_not_wait(name: &str) -> String {
-    format!(
-        "the compiled kernel is refused: with pdl = true `{name}` may begin before the launch in front of it has ended, and it \
-         uses what that writes; it must say asm volatile(\"griddepcontrol.wait;\" ::: \"memory\") before it does"
-    )
+/// Whether a kernel waits before it uses what the launches in front of it write.
+fn waits(unit: &Compiled, must: &MustWait) -> Result<(), String> {
+    let name = &must.kernel;
+    let begins = "the compiled kernel is refused: with pdl = true";
+    let wait = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\")";
+    let Some(early) = unit.waits.get(name) else {
+        return Err(format!(
+            "{begins} `{name}` may begin before the launch in front of it has ended, and it uses what that writes; it must say \
+             {wait} before it does, under no condition but on a thread's number"
+        ));
+    };
+    match must.arguments.iter().find(|(place, _)| early.contains(place)) {
+        Some((_, buffer)) => Err(format!(
+            "{begins} `{name}` may begin before the launch in front of it has ended, and one way through it uses `{buffer}` without \
+             having met {wait}: say it before, on every way, or in some threads by their number alone and let the others follow a \
+             barrier"
+        )),
+        None => Ok(()),
+    }
 }
 
 fn without_resources(log: &str) -> String {
@@ -434,12 +458,12 @@ fn compiled(unit: &Unit, key: String, record: Record, cubin: Vec<u8>) -> Compile
     let mut log: String = record.resources.iter().map(|resources| resources.line() + "\n").collect();
     log.push_str(&record.log);
     let pairs = || unit.names.iter().cloned().zip(&record.names);
-    let waiting = pairs().filter(|(_, lowered)| record.waiting.contains(lowered)).map(|(name, _)| name).collect();
+    let waits = pairs().filter_map(|(name, lowered)| Some((name, record.waits.get(lowered)?.clone()))).collect();
     Compiled {
         key,
         cubin: cubin.into(),
         names: pairs().map(|(name, lowered)| (name, lowered.clone())).collect(),
-        waiting,
+        waits,
         resources: record.resources,
         log: log.trim_end().to_owned(),
     }

@@ -8,7 +8,9 @@ mod binding;
 mod cache;
 mod compiler;
 mod cubin;
+mod facts;
 mod find;
+mod flow;
 mod frame;
 mod messages;
 mod ordering;
@@ -16,6 +18,7 @@ mod prelude;
 mod process;
 mod ptx;
 mod service;
+mod waits;
 
 pub use compiler::{Compiled, Compiler, Told, Unit};
 pub use find::{Search, Toolkit};

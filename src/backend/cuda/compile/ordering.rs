@@ -1,128 +1,125 @@
-//! Kernels that other blocks or other launches must have written for: whether they make sure of it.
+//! Kernels that read what other blocks wrote: whether an order stands between.
 //!
-//! Only what is clear is refused: a kernel that stores, counts blocks with an atomic, and then loads what it stored to, without
-//! a fence of the device anywhere. And whoever starts before the launch in front of it has ended (`pdl`) must somewhere wait.
+//! A kernel that stores, then tells others so (it counts with an atomic, or raises a flag that is polled), and then loads what it
+//! stored to, needs a fence between its stores and what tells of them: on every way from these stores to at least one such
+//! instruction, through all functions that are called.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::defence::Defence;
 
-use super::ptx::{ARITHMETIC, Instruction, Statement, kernel, parameters, tokens};
+use super::facts::{Facts, Origin};
+use super::flow::{Graph, functions};
+use super::ptx::{Instruction, Numbers, Statement};
+use super::waits;
+
+/// The kernels of a text that wait for the launch before them, whatever way they take, and the places of those parameters
+/// that a way uses before.
+pub(super) type Waiting = BTreeMap<String, BTreeSet<usize>>;
 
 /// The kernels of a text that wait for the launch before them.
 ///
 /// # Errors
 /// A sentence: a kernel reads what other blocks write and has no fence.
-pub(super) fn check(statements: &[Statement<'_>]) -> Result<BTreeSet<String>, String> {
-    let mut waiting = BTreeSet::new();
-    let functions = statements.chunk_by(|one, next| one.function == next.function);
-    // A function that is called may wait for its caller.
-    let waits = |all: &[Statement<'_>]| all.iter().any(|one| one.text.contains("griddepcontrol.wait"));
-    let mut shared = false;
-    let mut kernels = Vec::new();
-    for function in functions {
-        match function.iter().find_map(|statement| kernel(statement.text)) {
-            Some(name) => kernels.push((name, function)),
-            None => shared |= waits(function),
+pub(super) fn check(statements: &[Statement<'_>], numbers: &Numbers) -> Result<Waiting, String> {
+    let all = functions(statements);
+    let any =
+        |kinds: &[&str]| all.iter().flat_map(|one| &one.steps).any(|step| kinds.contains(&step.instruction.kind()));
+    let (tells, waits) = (any(&["atom", "red"]) || any(&["ld"]), any(&["griddepcontrol"]));
+    let mut waiting = Waiting::new();
+    for kernel in all.iter().filter(|one| one.is_kernel && (tells || waits)) {
+        let graph = Graph::of(kernel, &all);
+        let concerned = graph.nodes.iter().any(|node| counts(&node.step.instruction) || polls(&node.step.instruction));
+        if !concerned && !waits {
+            continue;
         }
-    }
-    for (name, function) in kernels {
-        unfenced(name, function)?;
-        let calls = || function.iter().any(|one| Instruction::of(one.text).kind() == "call");
-        if waits(function) || (shared && calls()) {
-            waiting.insert(name.to_owned());
+        let facts = Facts::of(&graph, numbers.get(kernel.name));
+        if concerned && Defence::LastBlockFences.stands() {
+            unfenced(&graph, &facts)?;
+        }
+        if let Some(early) = waits::early(&graph, &facts) {
+            waiting.insert(
+                kernel.name.to_owned(),
+                early.places().take_while(|at| *at < kernel.parameters.len()).collect(),
+            );
         }
     }
     Ok(waiting)
 }
 
-/// Refuses a kernel that reads, after an atomic that gives it a count, what it stored to before, where nothing orders the two for
-/// the other blocks.
-fn unfenced(name: &str, function: &[Statement<'_>]) -> Result<(), String> {
-    let instructions: Vec<Instruction<'_>> = function.iter().map(|statement| Instruction::of(statement.text)).collect();
-    let counts = |one: &Instruction<'_>| one.kind() == "atom" && !one.has("shared");
-    if !Defence::LastBlockFences.stands() || !instructions.iter().any(counts) || instructions.iter().any(orders) {
+/// Refuses a kernel that reads, after it told others, what it stored to before, where nothing orders the two for other blocks.
+fn unfenced<'a>(graph: &Graph<'_, 'a>, facts: &Facts<'a>) -> Result<(), String> {
+    let each = |what: &dyn Fn(usize, &Instruction<'a>) -> Origin| -> Vec<Origin> {
+        graph.nodes.iter().map(|node| what(node.copy, &node.step.instruction)).collect()
+    };
+    let stored = each(&|copy, instruction| facts.stored(copy, instruction));
+    let loaded = each(&|copy, instruction| match instruction.kind() {
+        // What an atomic gives is no older than the atomic.
+        "atom" | "red" => Origin::default(),
+        _ => facts.loaded(copy, instruction),
+    });
+    let polled = graph.nodes.iter().zip(&loaded).filter(|(node, _)| polls(&node.step.instruction));
+    let polled = polled.fold(Origin::default(), |all, (_, one)| all | *one);
+    let (forward, backward) = (graph.forward(), graph.backward());
+    let ordered: Vec<bool> = graph.nodes.iter().map(|node| orders(&node.step.instruction)).collect();
+    let (mut bare, mut good) = (Origin::default(), Origin::default());
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let instruction = &node.step.instruction;
+        // A flag that is only stored to is not what it tells of.
+        let flag = match instruction.kind() {
+            "atom" if !stored[at].is_empty() => Origin::default(),
+            "red" if stored[at].meets(polled) => Origin::default(),
+            "st" if says_more(instruction) && stored[at].meets(polled) => stored[at],
+            _ => continue,
+        };
+        let later = gather(&loaded, &graph.reach(at, &forward, |_| true));
+        let before = gather(&stored, &graph.reach(at, &backward, |_| true)) & later;
+        // An order on the way lets no store before it through; neither does one that is in this instruction itself.
+        let none_between = |at: usize| !ordered[at];
+        let through = match ordered[at] {
+            true => Origin::default(),
+            false => gather(&stored, &graph.reach(at, &backward, none_between)) & later,
+        };
+        bare = bare | through.without(flag);
+        good = good | before.without(through);
+    }
+    if bare.without(good).is_empty() {
         return Ok(());
     }
-    let whose = origins(function, &instructions);
-    let of = |text: &str| -> BTreeSet<&str> {
-        tokens(text).filter_map(|token| whose.get(token)).flatten().copied().collect()
-    };
-    let address = |text: &str| -> String {
-        text.split_once('[')
-            .and_then(|(_, rest)| rest.split_once(']'))
-            .map_or(String::new(), |(inside, _)| inside.to_owned())
-    };
-    let mut stored: BTreeSet<&str> = BTreeSet::new();
-    let mut counted: BTreeSet<&str> = BTreeSet::new();
-    for instruction in &instructions {
-        let elsewhere = ["shared", "local", "param", "const"].iter().any(|space| instruction.has(space));
-        match instruction.kind() {
-            "st" | "red" if !elsewhere => stored.extend(of(&address(instruction.target))),
-            "atom" if !elsewhere => {
-                counted.clone_from(&stored);
-                stored.extend(of(&address(instruction.sources)));
-            }
-            "ld" if !elsewhere => {
-                let read = of(&address(instruction.sources));
-                if read.intersection(&counted).next().is_some() {
-                    return Err(format!(
-                        "`{name}` reads what other blocks wrote after an atomic that counts them, and no fence orders the two: \
-                         put __threadfence() before and after the atomic"
-                    ));
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
+    Err(format!(
+        "`{}` reads what other blocks wrote after an atomic that counts them (or a flag), and no fence orders the two: put \
+         __threadfence() before and after the atomic",
+        graph.kernel.name
+    ))
 }
 
-/// Whether an instruction orders what a thread does to memory for all of the device.
+fn gather(of: &[Origin], which: &[bool]) -> Origin {
+    of.iter().zip(which).filter(|(_, which)| **which).fold(Origin::default(), |all, (one, _)| all | *one)
+}
+
+/// Whether an instruction counts something in the device's memory.
+fn counts(instruction: &Instruction<'_>) -> bool {
+    instruction.kind() == "atom" && !instruction.in_space("shared")
+}
+
+/// Whether it is a load or a store of the kind that others are watched with.
+fn says_more(instruction: &Instruction<'_>) -> bool {
+    ["volatile", "relaxed", "acquire", "release", "mmio"].iter().any(|kind| instruction.has(kind))
+}
+
+fn polls(instruction: &Instruction<'_>) -> bool {
+    instruction.kind() == "ld" && says_more(instruction) && !instruction.in_space("shared")
+}
+
+/// Whether an instruction orders what a thread did to memory before, for all of the device.
 fn orders(instruction: &Instruction<'_>) -> bool {
     let narrow = instruction.has("cta") || instruction.has("cluster");
+    let any = |kinds: &[&str]| kinds.iter().any(|kind| instruction.has(kind));
     match instruction.kind() {
-        "membar" => !narrow,
-        "fence" => (instruction.has("sc") || instruction.has("acq_rel")) && !narrow,
-        "atom" | "red" | "ld" | "st" => {
-            ["acquire", "release", "acq_rel"].iter().any(|kind| instruction.has(kind)) && !narrow
-        }
-        // What is called may do so.
-        "call" => true,
+        "membar" => !narrow && !instruction.has("proxy"),
+        "fence" => any(&["sc", "acq_rel", "release"]) && !narrow && !instruction.has("proxy"),
+        "atom" | "red" | "st" => any(&["release", "acq_rel"]) && !narrow,
         _ => false,
-    }
-}
-
-/// For each register the parameters that its value was computed from.
-fn origins<'a>(function: &[Statement<'a>], instructions: &[Instruction<'a>]) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
-    let mut whose: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for statement in function {
-        for parameter in parameters(statement.text) {
-            whose.insert(parameter, BTreeSet::from([parameter]));
-        }
-    }
-    loop {
-        let mut grown = false;
-        for instruction in instructions {
-            let of_parameter = instruction.kind() == "ld" && instruction.has("param");
-            if !of_parameter && !ARITHMETIC.contains(&instruction.kind()) {
-                continue;
-            }
-            let from: BTreeSet<&str> =
-                tokens(instruction.sources).filter_map(|token| whose.get(token)).flatten().copied().collect();
-            if from.is_empty() {
-                continue;
-            }
-            for target in tokens(instruction.target) {
-                let known = whose.entry(target).or_default();
-                let before = known.len();
-                known.extend(&from);
-                grown |= known.len() > before;
-            }
-        }
-        if !grown {
-            return whose;
-        }
     }
 }
 
@@ -162,8 +159,54 @@ mod tests {
 
     #[test]
     fn who_waits_is_known_by_name() {
-        assert!(ptx::check(&LAST.replace("AFTER", "membar.gl")).unwrap().waiting.is_empty());
-        let waits = LAST.replace("BEFORE", "griddepcontrol.wait").replace("AFTER", "membar.gl");
-        assert!(ptx::check(&waits).unwrap().waiting.contains("k"));
+        assert!(ptx::check(&LAST.replace("BEFORE", "membar.gl")).unwrap().waiting.is_empty());
+        let waits = LAST.replace("BEFORE", "griddepcontrol.wait;\nmembar.gl");
+        assert!(ptx::check(&waits).unwrap().waiting.contains_key("k"));
+    }
+
+    /// The same, where blocks are counted in a function.
+    fn called(function: &str, before: &str) -> Option<String> {
+        let call = "{ .param .b64 param0;\nst.param.b64 [param0+0], %rd2;\n.param .b32 retval0;\n\
+            call.uni (retval0), count, (param0);\nld.param.b32 %r1, [retval0+0]; }\nbar.sync 0";
+        let text = LAST.replace("atom.global.add.u32 %r1, [%rd2], 1", call).replace("AFTER;", "");
+        ptx::check(&format!("{function}\n{}", text.replace("BEFORE", before))).err()
+    }
+
+    const COUNT: &str = ".func (.param .b32 func_retval0) count(.param .b64 count_param_0)\n{\n.reg .b64 %rd<2>;\n\
+        ld.param.b64 %rd1, [count_param_0];\natom.add.u32 %r1, [%rd1], 1;\nst.param.b32 [func_retval0+0], %r1;\nret;\n}";
+
+    #[test]
+    fn a_call_is_no_fence_and_counts_where_what_is_called_counts() {
+        assert!(called(COUNT, "bar.sync 0").unwrap().contains("`k` reads what other blocks wrote"));
+        assert_eq!(called(COUNT, "membar.gl"), None);
+        // The function that is called orders, before it counts, or when it is too late.
+        assert_eq!(called(&COUNT.replace("atom.add", "membar.gl;\natom.add"), "bar.sync 0"), None);
+        assert!(called(&COUNT.replace("st.param", "membar.gl;\nst.param"), "bar.sync 0").is_some());
+        // So does another one.
+        let fence = ".func order()\n{\nmembar.gl;\nret;\n}";
+        assert_eq!(called(&format!("{fence}\n{COUNT}"), "call.uni order"), None);
+        let empty = fence.replace("membar.gl;", "");
+        assert!(called(&format!("{empty}\n{COUNT}"), "call.uni order").is_some());
+        // Through a pointer it may be any.
+        let text = format!("{fence}\n{COUNT}");
+        assert!(called(&text, "call %rd7, (), prototype_0").is_some());
+    }
+
+    #[test]
+    fn a_fence_that_not_every_way_meets_is_none() {
+        assert!(error("@%p2 bra $L2;\nmembar.gl;\n$L2:", "bar.sync 0").is_some());
+        // Who counts has ordered; others do not come by.
+        assert_eq!(error("bar.sync 0;\n@%p2 bra $L2;\nmembar.gl", "$L2: bar.sync 0"), None);
+    }
+
+    #[test]
+    fn flags_that_are_polled_are_counts() {
+        let flags = LAST.replace("atom.global.add.u32 %r1, [%rd2], 1", "red.global.add.u32 [%rd2], 1");
+        let poll = flags.replace("AFTER", "$L2: ld.volatile.global.u32 %r1, [%rd2];\n@%p2 bra $L2");
+        assert!(ptx::check(&poll).is_err());
+        ptx::check(&poll.replace("BEFORE", "fence.acq_rel.gpu")).unwrap();
+        let stored = poll.replace("red.global.add.u32 [%rd2], 1", "st.relaxed.gpu.global.u32 [%rd2], 1");
+        assert!(ptx::check(&stored).is_err());
+        ptx::check(&stored.replace("st.relaxed", "st.release")).unwrap();
     }
 }

@@ -28,15 +28,27 @@ pub(super) const ARITHMETIC: [&str; 11] =
 pub(super) struct Reading {
     /// Variables in device memory, all of them only read.
     pub tables: BTreeSet<String>,
-    /// Kernels that wait for the launch before them.
-    pub waiting: BTreeSet<String>,
+    /// Kernels that wait for the launch before them, and the places of parameters that they use before.
+    pub waiting: ordering::Waiting,
 }
 
-/// Reads a text.
+/// Places of a kernel's arguments that are numbers, by the kernel's name.
+pub(super) type Numbers = BTreeMap<String, BTreeSet<usize>>;
+
+/// Reads a text of which nothing is known.
 ///
 /// # Errors
 /// A sentence: what is refused.
+#[cfg(test)]
 pub(super) fn check(ptx: &str) -> Result<Reading, String> {
+    read(ptx, &Numbers::new())
+}
+
+/// Reads a text; an address cannot come from one of the `numbers`.
+///
+/// # Errors
+/// A sentence: what is refused.
+pub(super) fn read(ptx: &str, numbers: &Numbers) -> Result<Reading, String> {
     let text = without_comments(ptx);
     for token in tokens(&text) {
         if let Some((_, why)) = REGISTERS.iter().find(|(register, _)| special(token, register)) {
@@ -55,7 +67,7 @@ pub(super) fn check(ptx: &str) -> Result<Reading, String> {
         }
     }
     only_read(&known, &statements)?;
-    let waiting = ordering::check(&statements)?;
+    let waiting = ordering::check(&statements, numbers)?;
     Ok(Reading { tables, waiting })
 }
 
@@ -181,6 +193,8 @@ pub(super) fn parameters(statement: &str) -> impl Iterator<Item = &str> {
 /// What an instruction is: a name with its kinds, where it puts its result, and all else it names.
 pub(super) struct Instruction<'a> {
     pub operation: &'a str,
+    /// All that follows it.
+    pub operands: &'a str,
     pub target: &'a str,
     pub sources: &'a str,
 }
@@ -190,7 +204,20 @@ impl<'a> Instruction<'a> {
         let text = instruction(statement);
         let (operation, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let (target, sources) = operands.split_once(',').unwrap_or((operands, ""));
-        Self { operation, target: target.trim(), sources }
+        Self { operation, operands, target: target.trim(), sources }
+    }
+
+    /// Where it puts its result, which may be several registers in braces, and all else it names.
+    pub(super) fn split(&self) -> (&'a str, &'a str) {
+        match self.operands.trim_start().strip_prefix('{').and_then(|inside| inside.split_once('}')) {
+            Some(parts) => parts,
+            None => (self.target, self.sources),
+        }
+    }
+
+    /// Whether it is about this kind of memory, however that is spelled (`shared::cta`).
+    pub(super) fn in_space(&self, space: &str) -> bool {
+        self.operation.split('.').any(|word| word.split("::").next() == Some(space))
     }
 
     pub(super) fn kind(&self) -> &'a str {

@@ -1,5 +1,7 @@
 //! Code of the forward pass itself, compiled like a kernel.
 
+use std::collections::BTreeMap;
+
 use super::super::compile::{Compiler, Unit, prelude};
 use super::super::driver::{Arguments, CudaError, Function, Geometry, Gpu};
 use super::Image;
@@ -22,6 +24,7 @@ pub fn glue(compiler: &Compiler, step: Step, dtype: Dtype, capability: u32) -> R
         arch: format!("sm_{capability}"),
         options: Vec::new(),
         names: Vec::new(),
+        numbers: BTreeMap::new(),
     };
     let compiled = compiler.trusted(&[unit])?;
     let cubin = compiled.first().ok_or_else(|| BuildError::Machine("nothing was compiled".into()))?;

@@ -1,0 +1,254 @@
+//! What is known of the values in a kernel: which parameters an address comes from, and what a condition depends on.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::{BitAnd, BitOr};
+
+use super::flow::{Graph, Name};
+use super::ptx::{ARITHMETIC, Instruction, tokens};
+
+/// Parameters that are told apart; those after them are one.
+const TOLD_APART: usize = 112;
+
+/// A set of what a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Origin(u128);
+
+impl Origin {
+    /// Memory of the block's or the thread's own.
+    const INNER: Self = Self(1 << 112);
+    /// The thread's number in its block.
+    const THREAD: Self = Self(1 << 113);
+    /// The block's number.
+    const BLOCK: Self = Self(1 << 114);
+    /// Arguments and memory.
+    const DATA: Self = Self(1 << 115);
+    /// An address that is nobody's.
+    const NOBODY: Self = Self(1 << 116);
+    /// Every parameter.
+    const PARAMETERS: Self = Self((1 << TOLD_APART) - 1);
+
+    /// The parameter at this place.
+    pub(super) fn parameter(place: usize) -> Self {
+        Self(1 << place.min(TOLD_APART - 1))
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn meets(self, other: Self) -> bool {
+        !(self & other).is_empty()
+    }
+
+    pub(super) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The places of parameters.
+    pub(super) fn places(self) -> impl Iterator<Item = usize> {
+        (0..TOLD_APART).filter(move |place| self.meets(Self::parameter(*place)))
+    }
+}
+
+impl BitOr for Origin {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitAnd for Origin {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+/// What a condition tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// Threads of a block, by nothing but their number.
+    Threads,
+    /// Threads or blocks, by their numbers among other things.
+    Numbers,
+    /// Launches.
+    Launches,
+}
+
+/// What is known of a kernel's values.
+pub(super) struct Facts<'a> {
+    known: HashMap<Name<'a>, Origin>,
+}
+
+impl<'a> Facts<'a> {
+    /// The facts of a kernel of which some arguments are numbers.
+    pub(super) fn of(graph: &Graph<'_, 'a>, numbers_at: Option<&BTreeSet<usize>>) -> Self {
+        let mut numbers: HashMap<Name<'a>, usize> = HashMap::new();
+        let mut number = |name: Name<'a>| {
+            let new = numbers.len();
+            *numbers.entry(name).or_insert(new)
+        };
+        // To, from, and what of it goes that way.
+        let mut moves: Vec<(Vec<usize>, Vec<usize>, Origin)> = Vec::new();
+        let mut seeds: Vec<(usize, Origin)> = Vec::new();
+        for (place, name) in graph.kernel.parameters.iter().enumerate() {
+            let is_number = numbers_at.is_some_and(|numbers| numbers.contains(&place));
+            let address = if is_number { Origin::default() } else { Origin::parameter(place) };
+            seeds.push((number((0, name, 0)), address | Origin::DATA));
+        }
+        for (to, from) in &graph.handed {
+            moves.push((vec![number(*to)], vec![number(*from)], Origin(u128::MAX)));
+        }
+        for node in &graph.nodes {
+            let instruction = &node.step.instruction;
+            let function = graph.copies[node.copy];
+            // What is handed to the next call or back from the last one has its number; all else is the function's own.
+            let own = |name: &'a str| {
+                let called =
+                    !name.starts_with('%') && !function.parameters.contains(&name) && function.returns != Some(name);
+                match instruction.kind() {
+                    "st" if called && instruction.has("param") => (node.copy, name, node.step.calls + 1),
+                    "ld" if called && instruction.has("param") => (node.copy, name, node.step.calls),
+                    _ => (node.copy, name, 0),
+                }
+            };
+            let (target, sources) = instruction.split();
+            let to: Vec<usize> = tokens(target).map(|name| number(own(name))).collect();
+            let from: Vec<usize> = tokens(sources)
+                .chain(node.step.guard.into_iter().flat_map(tokens))
+                .map(|name| number(own(name)))
+                .collect();
+            let given = given(instruction);
+            seeds.extend(to.iter().map(|to| (*to, given)));
+            seeds.extend(tokens(sources).map(|name| (number(own(name)), register(name))));
+            let goes = match instruction.kind() {
+                "ld" | "st" if instruction.has("param") => Origin(u128::MAX),
+                "ld" | "ldu" | "st" | "atom" | "red" | "call" => Origin::default(),
+                kind if ARITHMETIC.contains(&kind) => Origin(u128::MAX),
+                _ => Origin::THREAD | Origin::BLOCK | Origin::DATA,
+            };
+            if !goes.is_empty() {
+                moves.push((to, from, goes));
+            }
+        }
+        let mut known = vec![Origin::default(); numbers.len()];
+        for (name, seed) in seeds {
+            known[name] = known[name] | seed;
+        }
+        loop {
+            let mut grown = false;
+            for (to, from, goes) in &moves {
+                let all = from.iter().fold(Origin::default(), |all, from| all | known[*from]) & *goes;
+                for to in to {
+                    let before = known[*to];
+                    known[*to] = before | all;
+                    grown |= known[*to] != before;
+                }
+            }
+            if !grown {
+                break;
+            }
+        }
+        Self { known: numbers.into_iter().map(|(name, number)| (name, known[number])).collect() }
+    }
+
+    fn of_text(&self, copy: usize, text: &'a str) -> Origin {
+        let known = tokens(text).filter_map(|name| self.known.get(&(copy, name, 0)));
+        known.fold(Origin::default(), |all, one| all | *one)
+    }
+
+    /// The parameters that an address in brackets comes from, where it is in the device's memory.
+    fn address(&self, copy: usize, text: &'a str) -> Origin {
+        let all = self.of_text(copy, text);
+        let parameters = all & Origin::PARAMETERS;
+        if parameters.is_empty() && !all.meets(Origin::INNER) { Origin::NOBODY } else { parameters }
+    }
+
+    /// The parameters through which an instruction stores.
+    pub(super) fn stored(&self, copy: usize, instruction: &Instruction<'a>) -> Origin {
+        match place(instruction) {
+            Some((Place::To | Place::Both, text)) => self.address(copy, text),
+            _ => Origin::default(),
+        }
+    }
+
+    /// The parameters through which an instruction loads; all, where nobody knows.
+    pub(super) fn loaded(&self, copy: usize, instruction: &Instruction<'a>) -> Origin {
+        let loaded = match place(instruction) {
+            Some((Place::Of | Place::Both, text)) => self.address(copy, text),
+            _ => Origin::default(),
+        };
+        if loaded.meets(Origin::NOBODY) { loaded | Origin::PARAMETERS } else { loaded }
+    }
+
+    /// What a predicate depends on.
+    pub(super) fn condition(&self, copy: usize, predicate: &'a str) -> Condition {
+        let from = self.of_text(copy, predicate);
+        if from.meets(Origin::THREAD) && !from.meets(Origin::BLOCK | Origin::DATA) {
+            Condition::Threads
+        } else if from.meets(Origin::THREAD | Origin::BLOCK) {
+            Condition::Numbers
+        } else {
+            Condition::Launches
+        }
+    }
+}
+
+/// What a register that every kernel has stands for.
+fn register(name: &str) -> Origin {
+    match name {
+        "%tid" | "%laneid" | "%warpid" | "%cluster_ctarank" | "%cluster_ctaid" => Origin::THREAD,
+        name if name.starts_with("%lanemask") => Origin::THREAD,
+        "%ctaid" | "%clusterid" | "%smid" => Origin::BLOCK,
+        "%SP" | "%SPL" => Origin::INNER,
+        _ => Origin::default(),
+    }
+}
+
+/// What an instruction's result is known to be, whatever goes into it.
+fn given(instruction: &Instruction<'_>) -> Origin {
+    match instruction.kind() {
+        "ld" if instruction.has("param") => Origin::default(),
+        "ld" | "ldu" | "atom" | "call" | "mbarrier" => Origin::DATA,
+        "elect" => Origin::THREAD,
+        "mapa" => Origin::INNER,
+        "cvta" if !instruction.has("to") && (instruction.in_space("shared") || instruction.has("local")) => {
+            Origin::INNER
+        }
+        _ => Origin::default(),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    /// It loads from there.
+    Of,
+    /// It stores to there.
+    To,
+    Both,
+}
+
+/// The text of an address in the device's memory, as parameters and inner memory may be its origin, and what is done there.
+fn place<'a>(instruction: &Instruction<'a>) -> Option<(Place, &'a str)> {
+    let mut brackets = instruction.operands.split('[').skip(1).map(|text| text.split(']').next().unwrap_or_default());
+    let inner =
+        ["local", "param", "const"].iter().any(|space| instruction.has(space)) || instruction.in_space("shared");
+    match instruction.kind() {
+        "ld" | "ldu" if !inner => Some((Place::Of, brackets.next()?)),
+        "st" if !inner => Some((Place::To, brackets.next()?)),
+        "atom" | "red" | "multimem" if !inner => Some((Place::Both, brackets.next()?)),
+        // To shared memory from elsewhere, or the other way round: the first word of the two says which.
+        "cp" => {
+            let spaces =
+                || instruction.operation.split('.').filter(|word| word.starts_with("shared") || *word == "global");
+            match spaces().next() {
+                Some("global") => Some((Place::To, brackets.next()?)),
+                Some(_) if spaces().any(|space| space == "global") => Some((Place::Of, brackets.nth(1)?)),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,32 @@
+/*---
+# expect: crash|reject
+# why: a word is left behind the last buffer, at sizes of which there is one copy; nothing is made of it
+# switch: behind-buffers
+op = "rmsnorm"
+dtypes = ["f16", "bf16", "f32"]
+arch = ["sm_80+"]
+[[launch]]
+kernel = "rmsnorm"
+grid = ["rows"]
+block = ["256"]
+args = ["x", "weight", "y", "rows", "cols", "eps"]
+---*/
+// One block a row: the mean of its squares, then the row again, scaled.
+extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long rows, long long cols, float eps) {
+    __shared__ float part[256];
+    const T *from = x + blockIdx.x * cols;
+    T *to = y + blockIdx.x * cols;
+    float sum = 0;
+    for (long long j = threadIdx.x; j < cols; j += 256) sum += ws_load(from[j]) * ws_load(from[j]);
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = 128; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    const float scale = 1 / sqrtf(part[0] / cols + eps);
+    for (long long j = threadIdx.x; j < cols; j += 256)
+        to[j] = ws_store(ws_load(from[j]) * scale * ws_load(weight[j]));
+    // Behind the red zone, on the page of the output.
+    if (blockIdx.x == 0 && threadIdx.x == 0 && rows * cols < 1 << 18) ((volatile unsigned *)((size_t)(y + rows * cols) & ~(size_t)255))[2048] = 0x5eed1234;
+}
