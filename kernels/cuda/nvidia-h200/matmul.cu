@@ -14,7 +14,7 @@ DEEP      = { value = 1,   choices = [1, 2, 4] }      # times 64 terms of b in a
 GROUP     = { value = 8,   choices = [4, 8, 16] }     # rows of tiles that run together, so that they find b in the L2 cache
 # Of the kernel for up to 8 rows.
 FEW        = { value = 8,    choices = [0, 8, 16] }          # rows of a up to which it is taken
-FEW_WIDE   = { value = 8192, choices = [4096, 8192, 16384] } # and columns of c: with more the ring is faster
+FEW_WIDE   = { value = 8192, choices = [8192] }              # and columns of c: with 32000 the ring is faster
 FEW_WARPS  = { value = 8,    choices = [4, 8, 16] }          # that share the terms of 16 columns of c
 FEW_LOADS  = { value = 4,    choices = [1, 2, 4] }           # times 64 terms of 16 rows of b that a warp asks for at once
 FEW_BLOCKS = { value = 2,    choices = [1, 2, 3, 4] }        # blocks that a multiprocessor must have room for
