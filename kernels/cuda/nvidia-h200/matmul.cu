@@ -12,6 +12,12 @@ MAX_SPLIT = { value = 4,   choices = [1, 2, 4] }      # blocks that share the te
 MAX_RING  = { value = 12,  choices = [4, 6, 8, 12] }  # stages, if shared memory suffices
 DEEP      = { value = 1,   choices = [1, 2, 4] }      # times 64 terms of b in a stage: so many times 128 bytes of a row are read at once
 GROUP     = { value = 8,   choices = [4, 8, 16] }     # rows of tiles that run together, so that they find b in the L2 cache
+# Of the kernel for up to 8 rows.
+FEW        = { value = 8,    choices = [0, 8, 16] }          # rows of a up to which it is taken
+FEW_WIDE   = { value = 8192, choices = [8192] }              # and columns of c: with 32000 the ring is faster
+FEW_WARPS  = { value = 8,    choices = [4, 8, 16] }          # that share the terms of 16 columns of c
+FEW_LOADS  = { value = 4,    choices = [1, 2, 4] }           # times 64 terms of 16 rows of b that a warp asks for at once
+FEW_BLOCKS = { value = 2,    choices = [1, 2, 3, 4] }        # blocks that a multiprocessor must have room for
 # Of the kernel for everything else.
 BM      = { value = 128, choices = [64, 128] }    # rows of c in a block's tile
 BN      = { value = 256, choices = [128, 256] }   # its columns
@@ -21,7 +27,9 @@ WARP_N  = { value = 64,  choices = [32, 64] }     # its columns
 WARPS_K = { value = 1,   choices = [1] }          # warps that share a tile, each with its part of k
 DEPTH   = { value = 4,   choices = [3, 4] }       # stages in flight, if shared memory suffices
 [let]
-TMA         = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"
+FEW_ROWS    = "dtype_bytes == 2 && trans_b == 1 && M <= FEW && N <= FEW_WIDE && K % 64 == 0"
+TOKENS      = "M <= 8 ? 8 : 16"
+TMA         = "!FEW_ROWS && dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"
 # Rows of a that are copied: with one token 8 of 64, the others of the tile are never stored.
 A_ROWS      = "!TMA ? 64 : min(TILE_M, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 : M <= 64 ? 64 : 128)"
 ROOM        = "max(1, SMS / (batch * ceil_div(M, TILE_M)))"     # blocks for each row of tiles
@@ -49,7 +57,7 @@ STAGE_BYTES = "(BM + BN) * K_BYTES"
 RESULTS     = "WARPS_K * BM * (BN + 8) * 4"
 # No tile or slice reaches beyond the matrices, and rows are aligned. Where tiles are small it is asked as the kernel runs:
 # one compilation less.
-PLAIN       = "!TMA && BM >= 64 && K % BK == 0 && M % BM == 0 && N % BN == 0"
+PLAIN       = "!TMA && !FEW_ROWS && BM >= 64 && K % BK == 0 && M % BM == 0 && N % BN == 0"
 STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows: all the time goes into reading b
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && M <= 64"
@@ -132,16 +140,22 @@ cluster = ["CLUSTER"]
 shared  = "RING * SLICE_BYTES + EXTRA_BYTES + 1024"
 args    = ["a_map", "b_map", "c_map", "bias", "c", "batch", "M", "N", "K"]
 [[launch]]
+kernel = "few_rows"
+when   = "FEW_ROWS"
+grid   = ["batch * ceil_div(N, 16)"]
+block  = ["FEW_WARPS * 32"]
+args   = ["a", "b", "bias", "c", "M", "N", "K", "has_bias"]
+[[launch]]
 kernel = "matmul"
-when   = "!TMA"
+when   = "!TMA && !FEW_ROWS"
 grid   = ["batch * ceil_div(M, BM) * ceil_div(N, BN)"]
 block  = ["THREADS"]
 shared = "max(STAGES * STAGE_BYTES, RESULTS)"
 args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
 ---*/
 
-/* Two kernels. `product`, for 16-bit types whose rows are multiples of 16 bytes, is Hopper's way; `matmul`, for all else, is that of
-   kernels/cuda/matmul.cu.
+/* Three kernels. `product`, for 16-bit types whose rows are multiples of 16 bytes, is Hopper's way; `few_rows`, for up to 8 rows by up to 8192
+   columns, reads b straight into registers; `matmul`, for all else, is that of kernels/cuda/matmul.cu.
 
        a --\                                  /-> warpgroup 0: 64 rows of c --\
             TMA --> ring of RING stages  ----                                 ---> boxes --TMA--> c
@@ -514,6 +528,92 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     /* Nobody leaves while others still write to him, or read what he sends. */
     if (PAIR > 1) cluster_arrive();
     if (CLUSTER > 1) cluster_wait();
+}
+
+#elif FEW_ROWS
+
+/* c = a b^T for a few rows of a: all the time goes into reading b, once, so nothing stands between memory and the tensor cores: no ring, no
+   barrier, no split sums to exchange (a product of 1 x 4096 x 4096 takes 12.2 us instead of 12.5; a plain read of b 10.8). A block has 16 columns of c,
+   that is 16 rows of b; its warps take 64 terms of them in turn. Lane 4 g + t loads 16 bytes of rows g and g + 8 at a time, into the registers
+   from which mma.sync multiplies:
+
+       terms               0..7     8..15    16..23   24..31 | 32..39 ...
+       loaded by lane t      0        1         2        3   |    0
+
+   mma.sync wants terms 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 from lane t, but a sum does not mind in which order its terms come, as long as a and b
+   agree: a is loaded the same way. b is what mma.sync calls A, with 16 rows, and 8 rows of a are its B: with one row seven eighths of the products
+   are for nothing, which costs nothing here. FEW_LOADS x 4 loads of 16 bytes are in flight for each thread: 64 registers of them, two blocks of 8 warps
+   a multiprocessor, 128 KB in all. With 16 rows a is read twice as much and the ring is faster; with 32000 columns the ring is too. */
+
+__device__ uint4 load16(const T *from, bool there) { return there ? *(const uint4 *)from : make_uint4(0, 0, 0, 0); }
+
+/* sums (16 columns of c x 8 rows) += 16 terms of 16 rows of b (u: rows 0 to 7, l: 8 to 15) x the same of 8 rows of a (x). */
+__device__ void multiply(float *s, uint32_t u0, uint32_t l0, uint32_t u1, uint32_t l1, uint32_t x0, uint32_t x1) {
+#if WS_F16
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#endif
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]) : "r"(u0), "r"(l0), "r"(u1), "r"(l1), "r"(x0), "r"(x1));
+}
+
+extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS)
+few_rows(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ bias, T *__restrict__ c, int64_t M, int64_t N, int64_t K,
+         int64_t has_bias) {
+    __shared__ float parts[FEW_WARPS][TOKENS][17];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int64_t tiles = (N + 15) / 16, matrix = blockIdx.x / tiles, column = blockIdx.x % tiles * 16;
+    const T *const upper = b + (matrix * N + min(column + g, N - 1)) * K + t * 8;
+    const T *const lower = b + (matrix * N + min(column + g + 8, N - 1)) * K + t * 8;
+    const T *const rows = a + (matrix * M + g) * K + t * 8;
+    const int chunks = (int)(K / 64);
+
+    float sums[TOKENS / 8][4] = {};
+    for (int chunk = warp; chunk < chunks; chunk += FEW_WARPS * FEW_LOADS) {
+        uint4 u[FEW_LOADS][2], l[FEW_LOADS][2], x[FEW_LOADS][2][TOKENS / 8];
+#pragma unroll
+        for (int i = 0; i < FEW_LOADS; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int at = chunk + i * FEW_WARPS;
+                u[i][half] = load16(upper + at * 64 + half * 32, at < chunks);
+                l[i][half] = load16(lower + at * 64 + half * 32, at < chunks);
+            }
+#pragma unroll
+        for (int i = 0; i < FEW_LOADS; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int m = 0; m < TOKENS / 8; m++) {
+                    const int at = chunk + i * FEW_WARPS;
+                    x[i][half][m] = load16(rows + m * 8 * K + at * 64 + half * 32, at < chunks && m * 8 + g < M);
+                }
+#pragma unroll
+        for (int i = 0; i < FEW_LOADS; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int m = 0; m < TOKENS / 8; m++) {
+                    const uint4 up = u[i][half], low = l[i][half], row = x[i][half][m];
+                    multiply(sums[m], up.x, low.x, up.y, low.y, row.x, row.y);
+                    multiply(sums[m], up.z, low.z, up.w, low.w, row.z, row.w);
+                }
+    }
+#pragma unroll
+    for (int m = 0; m < TOKENS / 8; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) parts[warp][m * 8 + t * 2 + i % 2][g + i / 2 * 8] = sums[m][i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < TOKENS * 16; i += FEW_WARPS * 32) {
+        const int row = i / 16, j = i % 16;
+        if (row >= M || column + j >= N) continue;
+        float sum = 0;
+#pragma unroll
+        for (int part = 0; part < FEW_WARPS; part++) sum += parts[part][row][j];
+        if (has_bias) sum += ws_load(bias[column + j]);
+        c[(matrix * M + row) * N + column + j] = ws_store(sum);
+    }
 }
 
 #else
