@@ -233,6 +233,7 @@ fn files_of_the_machine_cannot_be_read_even_without_the_reader_of_text() {
         arch: "sm_90".into(),
         options: vec![],
         names: vec!["k".into()],
+        numbers: Default::default(),
     };
     bench.compiler.trusted(&[unit("")]).expect("compiles");
     if !warpsmith::sandbox::protections()[0].available {
@@ -332,6 +333,7 @@ fn the_judges_own_code_and_every_oracle_compile_for_three_kinds_of_gpu() {
                 arch: arch.into(),
                 options: vec![],
                 names: vec![],
+                numbers: Default::default(),
             })
         })
         .collect();
@@ -348,6 +350,7 @@ fn the_forward_passs_own_code_has_a_kernel_for_every_step_in_every_dtype() {
             arch: format!("sm_{capability}"),
             options: vec![],
             names: Step::ALL.map(|step| step.function().to_owned()).to_vec(),
+            numbers: Default::default(),
         };
         for compiled in bench.compiler.trusted(&Dtype::ALL.map(unit)).expect("compiles") {
             let kernels: Vec<&str> = compiled.resources.iter().map(|kernel| kernel.kernel.as_str()).collect();

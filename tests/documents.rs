@@ -317,6 +317,6 @@ fn compile(op: &Operation, file: &KernelFile, resolutions: &[warpsmith::kernel::
     let compiled = compiler.candidate(op, file, resolutions, 90, facts, &AtomicBool::new(false));
     compiled.unwrap_or_else(|error| panic!("{}: {error:?}", op.name));
     let (name, source) = (format!("{}.cu", op.name), oracle_source(op).unwrap());
-    let unit = Unit { name, source, arch: "sm_90".into(), options: vec![], names: vec![] };
+    let unit = Unit { name, source, arch: "sm_90".into(), options: vec![], names: vec![], numbers: Default::default() };
     compiler.trusted(&[unit]).unwrap_or_else(|error| panic!("the oracle of {}: {error:?}", op.name));
 }

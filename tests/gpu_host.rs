@@ -115,7 +115,14 @@ impl Device {
     fn cubin(&self, name: &str, source: &str) -> Result<Vec<u8>, String> {
         let capability = self.gpu.facts().capability;
         let arch = if capability == 90 { "sm_90a".to_owned() } else { format!("sm_{capability}") };
-        let unit = Unit { name: format!("{name}.cu"), source: source.into(), arch, options: vec![], names: vec![] };
+        let unit = Unit {
+            name: format!("{name}.cu"),
+            source: source.into(),
+            arch,
+            options: vec![],
+            names: vec![],
+            numbers: Default::default(),
+        };
         Ok(self.compiler.trusted(&[unit]).map_err(|error| error.to_string())?[0].cubin.to_vec())
     }
 

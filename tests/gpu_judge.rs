@@ -64,6 +64,7 @@ fn build(compiler: &Compiler, arch: &str, name: &str, text: &str) -> Result<Vec<
         arch: arch.to_owned(),
         options: vec![],
         names: vec![],
+        numbers: Default::default(),
     };
     let compiled = compiler.trusted(&[unit]).map_err(|error| error.to_string())?;
     Ok(compiled[0].cubin.to_vec())
@@ -426,6 +427,7 @@ fn the_device_code_and_every_oracle_compile_for_every_architecture() {
                 arch: arch.to_owned(),
                 options: vec![],
                 names: vec![],
+                numbers: Default::default(),
             });
         }
     }
