@@ -210,6 +210,9 @@ mod tests {
         let kinds: BTreeSet<Kind> = all.iter().map(|it| it.kind).collect();
         let [one, again] = [4, 4].map(|seed| draw(&all, kinds.len(), seed));
         assert_eq!(one.iter().map(|it| it.kind).collect::<BTreeSet<_>>(), kinds);
-        assert_eq!(one.iter().map(|it| &it.text).collect::<Vec<_>>(), again.iter().map(|it| &it.text).collect::<Vec<_>>());
+        assert_eq!(
+            one.iter().map(|it| &it.text).collect::<Vec<_>>(),
+            again.iter().map(|it| &it.text).collect::<Vec<_>>()
+        );
     }
 }

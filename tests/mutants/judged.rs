@@ -64,7 +64,7 @@ impl Lane {
         let backend = if cuda { "cuda" } else { "cpu" };
         let words = [&folder, program.to_str().unwrap(), "worker", "--backend", backend].map(str::to_owned);
         let client = runtime.block_on(Client::start("/usr/bin/env".as_ref(), &words)).unwrap();
-        let same = Same::new(compiled, program, client.device(), cuda);
+        let same = Same::new(compiled, program, client.device().facts.clone(), cuda).unwrap();
         Self { runtime, client, same }
     }
 

@@ -162,7 +162,10 @@ mod tests {
 
     #[test]
     fn operators_match_between_spaces_alone() {
-        assert_eq!(all("f<int>(a < b, c\n    < d)", " < ", " <= "), ["f<int>(a <= b, c\n    < d)", "f<int>(a < b, c <= d)"]);
+        assert_eq!(
+            all("f<int>(a < b, c\n    < d)", " < ", " <= "),
+            ["f<int>(a <= b, c\n    < d)", "f<int>(a < b, c <= d)"]
+        );
         assert_eq!(all("T *x = a * b;", " * ", " + "), ["T *x = a + b;"]);
     }
 
@@ -175,7 +178,10 @@ mod tests {
 
     #[test]
     fn numbers_are_decimal_and_whole() {
-        assert_eq!(all("a[1] + 0x10 + 2.5f + v2 + 3u;", "$n", "9"), ["a[9] + 0x10 + 2.5f + v2 + 3u;", "a[1] + 0x10 + 2.5f + v2 + 9;"]);
+        assert_eq!(
+            all("a[1] + 0x10 + 2.5f + v2 + 3u;", "$n", "9"),
+            ["a[9] + 0x10 + 2.5f + v2 + 3u;", "a[1] + 0x10 + 2.5f + v2 + 9;"]
+        );
         assert_eq!(all("x * 1.5e-3f + 1", "$f", "F"), ["x * F + 1"]);
     }
 

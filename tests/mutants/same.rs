@@ -7,22 +7,12 @@ use std::sync::atomic::AtomicBool;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection};
 use warpsmith::backend::{cpu, cuda};
-use warpsmith::device::DeviceCard;
 use warpsmith::kernel::{Facts, KernelFile, Resolution};
 use warpsmith::op::{Dtype, OpSource};
 
 /// Sections that hold what runs, and what it refers to.
-const CODE: [&str; 9] = [
-    ".text",
-    ".rodata",
-    ".data",
-    ".bss",
-    ".nv.constant",
-    ".nv.shared",
-    ".nv.info",
-    ".nv.global",
-    ".nv.callgraph",
-];
+const CODE: [&str; 9] =
+    [".text", ".rodata", ".data", ".bss", ".nv.constant", ".nv.shared", ".nv.info", ".nv.global", ".nv.callgraph"];
 
 /// A compiler, and what it made of the last starter.
 pub struct Same {
@@ -40,16 +30,16 @@ enum Compiler {
 type Sections = BTreeMap<String, Vec<u8>>;
 
 impl Same {
-    /// A compiler that keeps what it makes in `cache`; `program` compiles CUDA for it.
-    pub fn new(cache: &Path, program: PathBuf, device: &DeviceCard, cuda: bool) -> Self {
+    /// A compiler that keeps what it makes in `cache`, for a device with `facts`; `program` compiles CUDA for it.
+    pub fn new(cache: &Path, program: PathBuf, facts: Facts, cuda: bool) -> Result<Self, String> {
         let compiler = if cuda {
-            Compiler::Cuda(Box::new(cuda::Compiler::new(cache, None, Some(program)).unwrap()))
+            let compiler = cuda::Compiler::new(cache, None, Some(program)).map_err(|error| error.to_string())?;
+            Compiler::Cuda(Box::new(compiler))
         } else {
-            Compiler::C(cpu::Compiler::new(cache).unwrap())
+            Compiler::C(cpu::Compiler::new(cache).map_err(|error| error.to_string())?)
         };
-        let facts = device.facts.clone();
         let capability = facts.get("CC").map_or(0, |capability| *capability as u32);
-        Self { compiler, facts, capability, known: BTreeMap::new() }
+        Ok(Self { compiler, facts, capability, known: BTreeMap::new() })
     }
 
     /// Whether both texts, which compile, become the same code.
@@ -109,4 +99,35 @@ fn sections(image: &[u8]) -> Sections {
         .filter(|(name, _)| CODE.iter().any(|code| name.starts_with(code)))
         .map(|(name, section)| (name, section.data().unwrap_or_default().to_vec()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_told_from_others(mut same: Same, op: &str, file: &str, from: &str, to: &str) {
+        let op = OpSource::read(op, &crate::small::read).unwrap();
+        let text = crate::small::read(file).unwrap();
+        assert!(text.contains(from), "{from}");
+        assert!(same.is_same(&op, &text, &text.replace(from, &format!("(0, {from})"))), "{file}");
+        assert!(!same.is_same(&op, &text, &text.replace(from, to)), "{file}");
+    }
+
+    #[test]
+    fn c_that_is_only_written_in_another_way_is_the_same_code() {
+        let cache = tempfile::tempdir().unwrap();
+        let same = Same::new(cache.path(), PathBuf::new(), Facts::new(), false).unwrap();
+        is_told_from_others(same, "reduce", "kernels/cpu/reduce.c", "row * p->cols", "row + p->cols");
+    }
+
+    #[test]
+    fn cuda_that_is_only_written_in_another_way_is_the_same_code() {
+        let cache = tempfile::tempdir().unwrap();
+        let facts = [("SMS", 132), ("SMEM_MAX", 227 << 10), ("CC", 90), ("L2", 50 << 20)];
+        let facts = facts.map(|(name, value)| (name.to_owned(), value)).into();
+        match Same::new(cache.path(), env!("CARGO_BIN_EXE_warpsmith").into(), facts, true) {
+            Ok(same) => is_told_from_others(same, "reduce", "kernels/cuda/reduce.cu", "row * cols", "row + cols"),
+            Err(why) => println!("skipped: {why}"),
+        }
+    }
 }

@@ -72,7 +72,10 @@ const fn only(language: Language, kind: Kind, from: &'static str, to: &'static s
 
 use Language::{C, Cuda};
 
-/// Every operator. Sizes are narrowed to 8 bits, because most are those of a chunk or a tile; offsets to 32 in CUDA, and to 16 in C,
+/// What stands in the initial value of an index that may be large.
+const PRODUCTS: &[&str] = &["begin", " * ", " / ", " % "];
+
+/// Every operator. Indices are narrowed to 8 bits, because many are those of a tile; offsets to 32 in CUDA, and to 16 in C,
 /// where no test has tensors that 32 bits do not reach.
 pub const OPERATORS: &[Operator] = &[
     only(Cuda, Kind::Barrier, "__syncthreads()", "(void)0"),
@@ -98,10 +101,10 @@ pub const OPERATORS: &[Operator] = &[
     text(Kind::Identity, " : 0.0f", " : 1e-3f"),
     text(Kind::Identity, "1 / ", "0 / "),
     text(Kind::Identity, "1.0f / ", "0.0f / "),
-    text(Kind::Index, "int64_t $i = ", "int8_t $i = "),
+    Operator { kind: Kind::Index, find: Find::With("int64_t $i = $a;", PRODUCTS), to: "int8_t $i = $a;", only: None },
     only(C, Kind::Index, " + $o * $o", " + (int16_t)($o * $o)"),
-    only(Cuda, Kind::Index, "int $i = ", "int8_t $i = "),
-    only(Cuda, Kind::Index, " + $x * ", " + (int)($x) * "),
+    Operator { kind: Kind::Index, find: Find::With("int $i = $a;", PRODUCTS), to: "int8_t $i = $a;", only: Some(Cuda) },
+    only(Cuda, Kind::Index, " + $o * $o", " + (int)($o * $o)"),
     only(Cuda, Kind::Index, " += $x * $o", " += (int)($x * $o)"),
     only(Cuda, Kind::Index, "(int64_t)blockIdx.x", "(short)blockIdx.x"),
     text(Kind::Index, "(size_t)", "(unsigned char)"),
