@@ -4,6 +4,8 @@
 
 #[path = "../common/slot.rs"]
 mod slot;
+#[path = "../common/small.rs"]
+mod small;
 
 mod bench;
 mod device;
@@ -13,7 +15,6 @@ mod examined;
 mod honest;
 mod hostile;
 mod loopholes;
-mod mutations;
 mod protocol;
 mod refused;
 mod unrecognised;
