@@ -1,12 +1,13 @@
 //! Mutants that the judge takes, and rightly so.
 
 use crate::generate::Mutant;
+use crate::table::Kind;
 
 /// Mutants that compute the same, or as well, by the lines that they change.
 pub struct Equivalent {
     /// The files that have such a line.
     pub files: &'static [&'static str],
-    /// What these lines become.
+    /// What these lines become; what they were, after `- `, where a statement is dropped.
     pub lines: &'static [&'static str],
     pub why: &'static str,
 }
@@ -31,9 +32,53 @@ pub const EQUIVALENT: &[Equivalent] = &[
         "the larger of two equal values is either",
     ),
     row(
-        &["cpu/rotary_embedding.c"],
-        &["for (int64_t at = 0; at <= pairs; at += CHUNK) {"],
-        "one round more, over no pairs",
+        &[
+            "cpu/rotary_embedding.c",
+            "cpu/reduce.c",
+            "cpu/rmsnorm.c",
+            "cpu/layernorm.c",
+            "cpu/softmax.c",
+            "cpu/cross_entropy.c",
+            "cpu/matmul.c",
+            "cpu/fused_mlp.c",
+        ],
+        &[
+            "for (int64_t at = 0; at <= pairs; at += CHUNK) {",
+            "for (int64_t at = 0; at <= cols; at += CHUNK) {",
+            "for (int64_t at = 0; at <= p->cols; at += CHUNK) {",
+            "for (int64_t at = 0; at <= p->dim; at += CHUNK) {",
+            "for (int64_t at = 0; at <= vocab; at += CHUNK) {",
+            "for (int64_t k = 0; k <= terms; k += BLOCK_K) {",
+            "for (int64_t k = 0; k <= p->k; k += BLOCK_K) {",
+        ],
+        "one round more where the length is a multiple of the chunk, over nothing",
+    ),
+    row(
+        &["cpu/rotary_embedding.c", "cpu/reduce.c", "cpu/rmsnorm.c", "cpu/layernorm.c"],
+        &["for (; j + STEP < n; j += STEP)", "for (; j + WIDTH < n; j += WIDTH) {"],
+        "the last vector is taken by the loop for what is left",
+    ),
+    row(
+        &["cpu/matmul.c", "cpu/fused_mlp.c"],
+        &[
+            "problem p = {a, b, has_bias ? bias : NULL, c, M, N, K, trans_b, (M + TILE_M - 1) / TILE_M, (N + TILE_N + 1) / TILE_N};",
+            "ws_parallel(p.tiles_m * ((H + TILE_N + 1) / TILE_N), hidden_tiles, &p);",
+            "ws_parallel(p.tiles_m * ((D + TILE_N + 1) / TILE_N), output_tiles, &p);",
+        ],
+        "tiles beyond the last column, which compute and store nothing",
+    ),
+    row(
+        &["cpu/cross_entropy.c", "cpu/softmax.c", "cpu/fused_mlp.c", "cpu/flash_attention.c"],
+        &[
+            "vec p = r * (2.0f * 1.9875691500e-4f) + 1.3981999507e-3f;",
+            "vec p = r * 1.9875691500e-4f + (2.0f * 1.3981999507e-3f);",
+            "vec p = r * 1.9875691500e-4f - 1.3981999507e-3f;",
+            "float p = (2.0f * 1.9875691500e-4f);",
+            "p = p * r + (2.0f * 1.3981999507e-3f);",
+            "p = p * r - 1.3981999507e-3f;",
+            "- p = p * r + 1.3981999507e-3f;",
+        ],
+        "an exponential that is good to 18 bits: no worse than a GPU's own at large arguments, which the bounds allow for",
     ),
     row(
         &["cpu/softmax.c", "cpu/cross_entropy.c"],
@@ -51,17 +96,32 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
     row(
         &["cpu/matmul.c", "cpu/fused_mlp.c"],
-        &["for (int64_t k = (0 + 1); k < depth; k++) panel[k * NR] = 0;", "for (int64_t l = have; l < NR; l++) ;"],
-        "columns beyond the matrix are multiplied and never stored: what is in them does not matter",
+        &[
+            "for (int64_t k = (0 + 1); k < depth; k++) panel[k * NR] = 0;",
+            "for (int64_t k = 0; k < depth; k++) panel[k * NR] = (0 + 1);",
+            "for (int64_t k = 0; k < depth; k++) ;",
+            "for (int64_t l = have; l < NR; l++) ;",
+            "for (int64_t l = have; l < NR; l++) row[l] = (0 + 1);",
+            "else memset(to + i * BLOCK_K, (0 + 1), (size_t)depth * sizeof(float));",
+            "else memset(to + i * BLOCK_K, 0, (unsigned char)depth * sizeof(float));",
+            "else memset(p->x_wide + i * p->d, 0, (unsigned char)p->d * sizeof(float));",
+            "else ;",
+        ],
+        "rows and columns beyond the matrix are multiplied and never stored: what is in them does not matter",
     ),
     row(
-        &["cpu/softmax.c"],
-        &["float top = -INFINITY, shift = 1e-3f;"],
+        &["cpu/softmax.c", "cpu/cross_entropy.c", "cpu/flash_attention.c"],
+        &[
+            "float top = -INFINITY, shift = 1e-3f;",
+            "float top = -INFINITY, shift = (0 + 1);",
+            "const float shift = top == -INFINITY ? (0 + 1) : top;",
+            "const float shift = now == -INFINITY ? (0 + 1) : now;",
+        ],
         "where all is minus infinity so far, any finite shift will do",
     ),
     row(
         &["cpu/cross_entropy.c"],
-        &["float top = -INFINITY, total = 1e-3f;"],
+        &["float top = -INFINITY, total = 1e-3f;", "float top = -INFINITY, total = (0 + 1);"],
         "the first finite logit multiplies what was there by e^-infinity; without one the loss is infinite",
     ),
     row(
@@ -75,6 +135,36 @@ pub const EQUIVALENT: &[Equivalent] = &[
         "all elements of that vector are equal",
     ),
     row(
+        &["cpu/flash_attention.c"],
+        &["total[i] = (0 + 1);"],
+        "the first keys multiply what was there by e^-infinity; where no key is seen the total is not used",
+    ),
+    row(
+        &["cpu/flash_attention.c"],
+        &["const int64_t keys = p->causal ? larger((0 + 1), smaller(p->keys, first + rows - 1)) : p->keys;"],
+        "one block of keys more, of which nothing is visible",
+    ),
+    row(
+        &["cpu/rotary_embedding.c"],
+        &["problem p = {x, cos, sin, y, H, S, D, bshd, interleaved, (H + GROUP - 1) * GROUP};"],
+        "groups beyond the last head, which have no heads",
+    ),
+    row(
+        &["cpu/softmax.c", "cpu/flash_attention.c", "cpu/cross_entropy.c"],
+        &["const ivec exponent = (ivec)shifted + 0x4b400000;"],
+        "twice the constant, which is the difference, has none of the bits that are used",
+    ),
+    row(
+        &["cpu/flash_attention.c"],
+        &["const int8_t kv_head = head / (p->heads / p->kv_heads);"],
+        "no model has 128 heads of keys",
+    ),
+    row(
+        &["cpu/rotary_embedding.c"],
+        &["_Alignas(64) float a[CHUNK], b[CHUNK], c[CHUNK], s[CHUNK], both[(2 + 1) * CHUNK];"],
+        "an array that is larger than it need be",
+    ),
+    row(
         &["cpu/fused_mlp.c", "cpu/flash_attention.c", "cpu/softmax.c"],
         &[
             "const int32_t first = exponent >> (1 + 1), bits[2] = {(first + 127) << 23, (exponent - first + 127) << 23};",
@@ -84,7 +174,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
     row(
         &["cpu/cross_entropy.c"],
-        &["const ivec vanishes = x < -87.0f - 1;"],
+        &["const ivec vanishes = x < -87.0f - 1;", "const ivec vanishes = x <= -87.0f;"],
         "terms of e^-87 and e^-88 are nothing beside the largest, which is 1",
     ),
     row(
@@ -153,9 +243,19 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
 ];
 
+impl Equivalent {
+    /// Whether the row is about this mutant, by its line `line`.
+    pub fn names(line: &str, mutant: &Mutant) -> bool {
+        match line.strip_prefix("- ") {
+            Some(dropped) => mutant.kind == Kind::Statement && mutant.before == dropped,
+            None => mutant.after == line,
+        }
+    }
+}
+
 /// Why a mutant is none.
 pub fn reason(mutant: &Mutant) -> Option<&'static str> {
-    let is_it =
-        |row: &&Equivalent| row.files.contains(&mutant.file.as_str()) && row.lines.contains(&mutant.after.as_str());
-    EQUIVALENT.iter().find(is_it).map(|row| row.why)
+    let of_file = EQUIVALENT.iter().filter(|row| row.files.contains(&mutant.file.as_str()));
+    let mut rows = of_file.filter(|row| row.lines.iter().any(|line| Equivalent::names(line, mutant)));
+    rows.next().map(|row| row.why)
 }
