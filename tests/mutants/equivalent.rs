@@ -19,41 +19,6 @@ const fn row(files: &'static [&'static str], lines: &'static [&'static str], why
 /// All that were looked at, one by one.
 pub const EQUIVALENT: &[Equivalent] = &[
     row(
-        &["cpu/softmax.c", "cpu/cross_entropy.c", "cpu/flash_attention.c"],
-        &[
-            "highest[s] = pick(v >= highest[s], v, highest[s]);",
-            "highest = pick(s >= highest, s, highest);",
-            "for (int l = 0; l < WIDTH; l++) top = highest[s][l] >= top ? highest[s][l] : top;",
-            "for (int l = 0; l < WIDTH; l++) now = highest[s][l] >= now ? highest[s][l] : now;",
-            "for (int l = 0; l < WIDTH; l++) now = highest[l] >= now ? highest[l] : now;",
-            "if (highest >= top) {",
-            "if (now >= top) {",
-        ],
-        "the larger of two equal values is either",
-    ),
-    row(
-        &[
-            "cpu/rotary_embedding.c",
-            "cpu/reduce.c",
-            "cpu/rmsnorm.c",
-            "cpu/layernorm.c",
-            "cpu/softmax.c",
-            "cpu/cross_entropy.c",
-            "cpu/matmul.c",
-            "cpu/fused_mlp.c",
-        ],
-        &[
-            "for (int64_t at = 0; at <= pairs; at += CHUNK) {",
-            "for (int64_t at = 0; at <= cols; at += CHUNK) {",
-            "for (int64_t at = 0; at <= p->cols; at += CHUNK) {",
-            "for (int64_t at = 0; at <= p->dim; at += CHUNK) {",
-            "for (int64_t at = 0; at <= vocab; at += CHUNK) {",
-            "for (int64_t k = 0; k <= terms; k += BLOCK_K) {",
-            "for (int64_t k = 0; k <= p->k; k += BLOCK_K) {",
-        ],
-        "one round more where the length is a multiple of the chunk, over nothing",
-    ),
-    row(
         &["cpu/rotary_embedding.c", "cpu/reduce.c", "cpu/rmsnorm.c", "cpu/layernorm.c"],
         &["for (; j + STEP < n; j += STEP)", "for (; j + WIDTH < n; j += WIDTH) {"],
         "the last vector is taken by the loop for what is left",
@@ -133,6 +98,16 @@ pub const EQUIVALENT: &[Equivalent] = &[
         &["cpu/flash_attention.c"],
         &["const float correction = exponential((vec){0} + (*top - shift))[(0 + 1)];"],
         "all elements of that vector are equal",
+    ),
+    row(
+        &["cpu/layernorm.c"],
+        &["for (; j < n; j++) rest += squared ? (part[j] - shift) * (part[j] - shift) : part[j] + shift;"],
+        "what is not squared is added up with a shift of zero",
+    ),
+    row(
+        &["cpu/flash_attention.c"],
+        &["- memset(q, 0, sizeof q);", "memset(k, (0 + 1), (size_t)(d * KEYS) * sizeof(float));"],
+        "queries and keys beyond the last are multiplied, and their scores are not used",
     ),
     row(
         &["cpu/flash_attention.c"],

@@ -32,6 +32,10 @@ pub fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             Find::Statement => statements(&code).into_iter().map(|(begin, end)| (begin, end, String::new())).collect(),
             Find::Text(pattern) => edits(&code, pattern, operator.to, &[""]),
             Find::With(pattern, parts) => edits(&code, pattern, operator.to, parts),
+            Find::Unless(pattern, longer) => {
+                let not: BTreeSet<usize> = sites(&code, longer).iter().map(|site| site.begin).collect();
+                edits(&code, pattern, operator.to, &[""]).into_iter().filter(|edit| !not.contains(&edit.0)).collect()
+            }
         };
         for (begin, end, to) in edits {
             let changed = [&text[..begin], &to, &text[end..]].concat();

@@ -45,6 +45,8 @@ pub enum Find {
     Text(&'static str),
     /// The same where the matched text, with its strings, has one of these parts.
     With(&'static str, &'static [&'static str]),
+    /// The same where the second pattern does not match: it begins with the first.
+    Unless(&'static str, &'static str),
     /// A statement that computes, stores or calls something.
     Statement,
 }
@@ -84,9 +86,11 @@ pub const OPERATORS: &[Operator] = &[
     only(Cuda, Kind::Fence, "__threadfence()", "(void)0"),
     only(Cuda, Kind::Fence, "__threadfence_block()", "(void)0"),
     with(Kind::Fence, "asm volatile($a)", &["fence", "membar"]),
-    text(Kind::Bound, " < ", " <= "),
+    // One round more of a loop that goes by a step is one over nothing.
+    Operator { kind: Kind::Bound, find: Find::Unless(" < ", " < $x; $o += "), to: " <= ", only: None },
     text(Kind::Bound, " <= ", " < "),
-    text(Kind::Bound, " > ", " >= "),
+    // Of two equal values either is the larger one.
+    text(Kind::Bound, " > ", " < "),
     text(Kind::Bound, " >= ", " > "),
     text(Kind::Bound, " < $x;", " < $x - 1;"),
     text(Kind::Bound, "smaller($o, $x)", "smaller($o, $x - 1)"),
