@@ -69,6 +69,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
             "for (int64_t l = have; l < NR; l++) row[l] = (0 + 1);",
             "else memset(to + i * BLOCK_K, (0 + 1), (size_t)depth * sizeof(float));",
             "else memset(to + i * BLOCK_K, 0, (unsigned char)depth * sizeof(float));",
+            "else memset(to + i * BLOCK_K, 0, (size_t)depth + sizeof(float));",
             "else memset(p->x_wide + i * p->d, 0, (unsigned char)p->d * sizeof(float));",
             "else ;",
         ],
@@ -91,7 +92,11 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
     row(
         &["cpu/flash_attention.c", "cpu/softmax.c"],
-        &["x = pick(x > 89.0f, (vec){0} - 89.0f, x);", "x = pick(x > (2.0f * 89.0f), (vec){0} + 89.0f, x);"],
+        &[
+            "x = pick(x > 89.0f, (vec){0} - 89.0f, x);",
+            "x = pick(x > 89.0f, (vec){0} + (2.0f * 89.0f), x);",
+            "x = pick(x > (2.0f * 89.0f), (vec){0} + 89.0f, x);",
+        ],
         "the exponent is a score less the largest: never above zero",
     ),
     row(
@@ -106,8 +111,16 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
     row(
         &["cpu/flash_attention.c"],
-        &["- memset(q, 0, sizeof q);", "memset(k, (0 + 1), (size_t)(d * KEYS) * sizeof(float));"],
-        "queries and keys beyond the last are multiplied, and their scores are not used",
+        &[
+            "- memset(q, 0, sizeof q);",
+            "- memset(k, 0, (size_t)(d * KEYS) * sizeof(float));",
+            "memset(k, (0 + 1), (size_t)(d * KEYS) * sizeof(float));",
+            "memset(k, 0, (unsigned char)(d * KEYS) * sizeof(float));",
+            "for (int64_t e = d; e <= wide; e++) v[j * wide + e] = 0;",
+            "for (int64_t e = d; e < wide; e++) v[j * wide + e] = (0 + 1);",
+            "for (int64_t e = d; e < wide; e++) ;",
+        ],
+        "what is beyond the last query, key or column is multiplied, and not used",
     ),
     row(
         &["cpu/flash_attention.c"],
@@ -120,14 +133,19 @@ pub const EQUIVALENT: &[Equivalent] = &[
         "one block of keys more, of which nothing is visible",
     ),
     row(
+        &["cpu/flash_attention.c", "cpu/softmax.c"],
+        &["x = pick(x < -104.0f, (vec){(0 + 1)} - 104.0f, x);", "x = pick(x <= -104.0f, (vec){0} - 104.0f, x);"],
+        "e^-103 is nothing beside 1, as e^-104 is",
+    ),
+    row(
+        &["cpu/fused_mlp.c"],
+        &["memset(sum, (0 + 1), TILE_M * TILE_N * sizeof(float));"],
+        "floats of these bytes are 2.4e-38",
+    ),
+    row(
         &["cpu/rotary_embedding.c"],
         &["problem p = {x, cos, sin, y, H, S, D, bshd, interleaved, (H + GROUP - 1) * GROUP};"],
         "groups beyond the last head, which have no heads",
-    ),
-    row(
-        &["cpu/softmax.c", "cpu/flash_attention.c", "cpu/cross_entropy.c"],
-        &["const ivec exponent = (ivec)shifted + 0x4b400000;"],
-        "twice the constant, which is the difference, has none of the bits that are used",
     ),
     row(
         &["cpu/flash_attention.c"],
