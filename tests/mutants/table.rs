@@ -86,13 +86,14 @@ pub const OPERATORS: &[Operator] = &[
     only(Cuda, Kind::Fence, "__threadfence()", "(void)0"),
     only(Cuda, Kind::Fence, "__threadfence_block()", "(void)0"),
     with(Kind::Fence, "asm volatile($a)", &["fence", "membar"]),
-    // One round more of a loop that goes by a step is one over nothing.
+    // A loop that goes by a step ends a step early: with one element less or more it mostly does the same.
     Operator { kind: Kind::Bound, find: Find::Unless(" < ", " < $x; $o += "), to: " <= ", only: None },
     text(Kind::Bound, " <= ", " < "),
     // Of two equal values either is the larger one.
     text(Kind::Bound, " > ", " < "),
     text(Kind::Bound, " >= ", " > "),
-    text(Kind::Bound, " < $x;", " < $x - 1;"),
+    Operator { kind: Kind::Bound, find: Find::Unless(" < $x;", " < $x; $o += "), to: " < $x - 1;", only: None },
+    text(Kind::Bound, " < $x; $o += $y)", " < $x - $y; $o += $y)"),
     text(Kind::Bound, "smaller($o, $x)", "smaller($o, $x - 1)"),
     text(Kind::Bound, "smaller($o, $x)", "smaller($o, $x + 1)"),
     text(Kind::Identity, "-INFINITY", "0"),
