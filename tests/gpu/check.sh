@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Checks on a machine with a GPU what cannot be checked without one, and prints one table.
 #
-#   tests/gpu/check.sh                      every step but `seeds` and `model`
+#   tests/gpu/check.sh                      every step but `mutants`, `seeds` and `model`
 #   tests/gpu/check.sh wrong honest         some of them
 #
-# Steps: starters wrong honest speed sanitizer switches selftest tests seeds model. Run from the repository's root, after
+# Steps: starters wrong honest speed sanitizer switches selftest tests mutants seeds model. Run from the repository's root, after
 # `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-check).
 # The first lines of a file in tests/gpu/wrong say how it is judged: `# expect: reject|crash` (any of these; `revert` is what is
 # right and no gain), `# shape:` and `# dtype:` where it is timed, `# examine: 10` (for so many seconds), `# against: FILE` (which it
 # must beat, so that what only a confirmation meets is met). `# switch: NAME` names the defence without which it is accepted: the step
 # `switches` judges it by the binary WARPSMITH_WEAKENED (built with `--features weakened`) with WARPSMITH_WITHOUT=NAME.
 # SELFTEST_PAIRS (300), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. `seeds` starts SEEDS + 3 benches
-# for each starter; its rows say how long they took. SEED (1) is the first of its seeds.
+# for each starter; its rows say how long they took. SEED (1) is the first of its seeds. `mutants` judges MUTANTS (30) mutants of
+# each starter in LANES (12) processes (docs/mutation-testing.md).
 # Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
 set -u
 export LC_ALL=C
@@ -22,9 +23,9 @@ out=${OUT:-target/gpu-check}
 steps=${*:-starters wrong honest speed sanitizer switches selftest tests}
 for step in $steps; do
     case $step in
-        starters | wrong | honest | speed | sanitizer | switches | selftest | tests | seeds | model) ;;
+        starters | wrong | honest | speed | sanitizer | switches | selftest | tests | mutants | seeds | model) ;;
         *)
-            echo "unknown step $step: starters wrong honest speed sanitizer switches selftest tests seeds model" >&2
+            echo "unknown step $step: starters wrong honest speed sanitizer switches selftest tests mutants seeds model" >&2
             exit 2
             ;;
     esac
@@ -298,19 +299,41 @@ selftest() {
         "$(verdict "$([ "$kept" = 0 ] && [ "$code" = 0 ] && echo 1)")"
 }
 
-# Test binaries that were built for a GPU, of which the newest of each name counts.
-tests() {
+# newest_test NAME: the newest binary of the tests of this name, built here or brought along
+newest_test() {
     local file newest=
-    for file in target/*/deps/gpu_judge-*; do
+    for file in target/*/deps/"$1"-*; do
         if [[ $file == *.d ]] || [ ! -x "$file" ]; then continue; fi
         if [ -z "$newest" ] || [ "$file" -nt "$newest" ]; then newest=$file; fi
     done
+    echo "$newest"
+}
+
+tests() {
+    local newest
+    newest=$(newest_test gpu_judge)
     if [ -z "$newest" ]; then
         row "tests of the judge on a GPU" "passed" "no target/*/deps/gpu_judge-*" - skipped
         return
     fi
     timed 600 tests "$newest" --nocapture --test-threads 1
     row "tests of the judge on a GPU" "passed" "$(grep -h '^test result' "$out/tests.out" | cut -c 14-44)" "$took" \
+        "$(verdict "$([ "$code" = 0 ] && echo 1)")"
+}
+
+# Starters with one mistake each: what the judge takes of them is printed, then how many it found of each file.
+mutants() {
+    local newest count=${MUTANTS:-30} rate
+    newest=$(newest_test mutants)
+    if [ -z "$newest" ]; then
+        row "mutants of the starters" "97 % found" "no target/*/deps/mutants-*" - skipped
+        return
+    fi
+    WARPSMITH=$(realpath "$warpsmith") WARPSMITH_CUDA_MUTANTS=$count WARPSMITH_MUTANTS_LANES=${LANES:-12} WARPSMITH_MUTANTS=$out/mutants \
+        timed 3600 mutants "$newest" mistakes_in_starters_in_cuda --nocapture
+    grep -E '^(cuda/|all )' "$out/mutants.out"
+    rate=$(sed -n 's/^all .* \([0-9.]* %\)$/\1/p' "$out/mutants.out")
+    row "mutants of the starters, $count each" "97 % found" "${rate:-no table}" "$took" \
         "$(verdict "$([ "$code" = 0 ] && echo 1)")"
 }
 

@@ -4,6 +4,8 @@
 
 #[path = "../common/slot.rs"]
 mod slot;
+#[path = "../common/small.rs"]
+mod small;
 
 mod attacked;
 mod bench;
@@ -14,7 +16,6 @@ mod examined;
 mod honest;
 mod hostile;
 mod loopholes;
-mod mutations;
 mod protocol;
 mod refused;
 #[cfg(feature = "weakened")]
