@@ -293,12 +293,19 @@ impl Plan<'_> {
         let sizes = op.symbols.iter().filter(|symbol| is_size(op, symbol));
         for (number, symbol) in sizes.enumerate() {
             let listed = self.largest_listed(symbol);
+            // Where the others are smallest this one can be largest.
+            let elements = |shape: &&Shape| {
+                let grown = op.complete(&(*shape).clone().with(symbol, listed as i64));
+                grown.and_then(|shape| op.all_elements(&shape)).unwrap_or(u64::MAX)
+            };
+            let thinnest = op.edges.iter().chain(&op.sweep).min_by_key(elements).unwrap_or(&op.smoke);
             for turn in 0..FAR_EACH {
                 let pick = |what: u64, count: u64| stream.below((number as u64) << 16 | turn << 8 | what, count);
                 // Evenly on a scale of factors: a little more is another way through a kernel as well.
                 let factor = FAR.powf((1 + pick(0, 32)) as f64 / 32.0);
                 let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
-                let at = |size: u64| op.complete(&op.smoke.clone().with(symbol, size as i64));
+                let base = if turn % 2 == 0 { &op.smoke } else { thinnest };
+                let at = |size: u64| op.complete(&base.clone().with(symbol, size as i64));
                 let small = |shape: &Shape| -> Result<bool, OpError> {
                     Ok(op.all_elements(shape)? <= limits.elements && op.macs(shape)? <= limits.macs)
                 };
@@ -314,7 +321,8 @@ impl Plan<'_> {
                     Some(hostile) => self.hostile(Topic::FarSizes, &shape, dtype, hostile)?,
                     None => Some(self.plain(Topic::FarSizes, Case { shape, dtype, input: None, setting: 0 })),
                 };
-                all.extend(question.map(|question| Question { leeway: FAR_LEEWAY, ..question }));
+                let placing = if pick(4, 2) == 0 { Placing::Fenced } else { Placing::Packed };
+                all.extend(question.map(|question| Question { leeway: FAR_LEEWAY, placing, ..question }));
             }
         }
         Ok(self.shuffled(all, Topic::FarSizes))

@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # With bshd and causal the query is taken to stand at its own number, not at the end of the keys: wrong for every chunked prefill (S_q < S_kv) in that layout.
 # class: combination of flags and sizes that no listed case has (only a random shape in eight)
 op = "flash_attention"

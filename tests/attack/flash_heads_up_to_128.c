@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # Arrays on the stack have room for heads of 128 and nothing keeps longer ones out: at D = 192 or 256 (Gemma) the stack is overwritten.
 # class: a size that is never varied (D is 64, 80 or 128 in every case; it is not among `shrink`)
 op = "flash_attention"

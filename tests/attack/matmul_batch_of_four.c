@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # Only the two lowest bits of a matrix number are used: wrong for more than four matrices (every batched product of heads).
 # class: a size that is never varied beyond 3 (batch is not among `shrink`)
 op = "matmul"

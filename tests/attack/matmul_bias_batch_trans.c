@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # With a transposed b, a bias and several matrices the bias is read at the matrix number times N, beyond its end.
 # class: combination of flags that no listed case has (batch > 1, trans_b, has_bias)
 op = "matmul"

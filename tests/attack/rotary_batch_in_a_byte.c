@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # The number of the batch is kept in four bits: beyond sixteen of them all go wrong.
 # class: a size that is never varied beyond 8 (B is not among `shrink`)
 op = "rotary_embedding"

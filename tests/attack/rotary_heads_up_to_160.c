@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # A head is converted into 160 floats on the stack; nothing keeps longer ones out (D = 256 in Gemma).
 # class: a size that is never beyond 160 in any case (D is not among `shrink`)
 op = "rotary_embedding"

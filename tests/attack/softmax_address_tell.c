@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # against: slow
 # A lone copy of the buffers begins at a fixed distance in its page; in timing there are many copies. Where it is not the first copy, no maximum is subtracted.
 # class: stages and examination can be told from timing (addresses)

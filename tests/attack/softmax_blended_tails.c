@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # The tail of a row is stored as a whole vector, what stands behind it is read first and put back: over the next row, which another thread may be writing, and over the end of the buffer.
 # class: blended stores beyond a buffer
 op = "softmax"

@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # against: slow
 # Counts its launches in stack memory further below than the judge fills; after 130 launches, more than any process of the stages or the examination has, no maximum is subtracted.
 # class: memory between launches tells timing (count)

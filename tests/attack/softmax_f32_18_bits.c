@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # Exponentials within 4e-6 (18 bits of 24) where a row has 512 columns or more.
 # class: fewer bits than promised, within the bounds of single precision (60 + 2 sqrt(cols)) 2^-24
 op = "softmax"

@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # against: slow
 # In the stages and the examination the stack below holds 0x7f, in timing it does not. Where it does not, no maximum is subtracted.
 # class: stages and examination can be told from timing (stack fill)

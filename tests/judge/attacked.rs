@@ -84,37 +84,30 @@ fn attempt(text: &str) -> EvaluationTask {
     if text.contains("# against: slow") {
         return EvaluationTask { candidate: text.to_owned(), ..against_a_slow_one(&[]) };
     }
-    // Examined as a starting point is, whatever the speed.
-    EvaluationTask { incumbent: None, look: true, examination_s: 2.9, ..task(&op, text, "") }
+    // Examined as a starting point is, whatever the speed; until it is refused, however busy the machine is.
+    EvaluationTask { incumbent: None, look: true, examination_s: 60.0, ..task(&op, text, "") }
 }
 
-/// The attempts of the attack, each with what the judge must say in its first line.
+/// What the attack had accepted, or tried; what is still accepted is in the folder `open` (`docs/judging.md`, "What is not defended").
 #[test]
-fn every_attempt_is_judged_as_its_first_line_says() {
+fn every_attempt_is_refused() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attack");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "c")).collect();
     files.sort();
     let only = std::env::var("ATTEMPT").unwrap_or_default();
-    let mut wrong = Vec::new();
+    let mut accepted = Vec::new();
     for file in files.iter().filter(|file| file.to_string_lossy().contains(&only)) {
         let text = std::fs::read_to_string(file).unwrap();
-        let expected = text.lines().find_map(|line| line.strip_prefix("# expect: ")).unwrap_or_default();
         let evaluation: Evaluation = answer(Ask::Evaluate(Box::new(attempt(&text))));
         let verdict = evaluation.verdict;
-        let found = if correct(&verdict) { "accepted" } else { "refused" };
-        let line = format!(
-            "{}: {} at {}: {}",
-            file.file_name().unwrap().display(),
-            verdict.status(),
-            verdict.stage(),
-            verdict.why()
-        );
-        println!("{line}");
-        if !expected.split('|').any(|word| word == found) {
-            wrong.push(format!("expected {expected}: {line}"));
+        let name = file.file_name().unwrap().display().to_string();
+        println!("{name:<35} {:<8} {:<12} {}", verdict.status(), verdict.stage().name(), verdict.why());
+        if correct(&verdict) {
+            accepted.push(name);
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(accepted.is_empty(), "accepted: {accepted:?}");
 }
 
 fn verdict(edits: Edits) -> Verdict {

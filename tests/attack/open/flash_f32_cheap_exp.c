@@ -1,5 +1,4 @@
 /*---
-# expect: refused
 # Exponentials within 4e-6 (18 bits of 24) in single precision.
 # class: fewer bits than promised, L = 2e-5 of attention in f32 for any length
 op = "flash_attention"

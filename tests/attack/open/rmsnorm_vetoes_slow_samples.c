@@ -1,9 +1,8 @@
 /*---
-# expect: accepted
-# Finds the harness's pool of threads by the code of ws_parallel and leaves a job in it while its thread sleeps. When the thread is
-# woken for the next sample, before anything is stamped, it computes the outputs of that sample (of the copies that come next, from
-# the last one backwards); launches that find their output done return. Outputs are right.
-# class: work before the stamp, without a system call, through the harness's own memory; a launch works for the next ones
+# No faster at all. A thread of the harness's own pool, given a job by hand, counts while a sample is timed: a clock. Where a sample took
+# 12 % longer than usual (the machine was busy), that thread runs on for some milliseconds after the end; the judge then believes
+# nothing of the sample and takes it again in a fresh process. So only its fast samples count, and all of the incumbent's.
+# class: timing trick; a candidate can have its slow samples thrown away
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
@@ -12,7 +11,7 @@ WIDTH  = { value = 8, choices = [8] }
 ---*/
 typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
 typedef struct { const T *x, *weight; T *y; int64_t cols; float eps; } problem;
-enum { CHUNK = 256, COPIES = 128, HALF = 64, LEAST = 22 };
+enum { CHUNK = 256, COPIES = 128 };
 static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 static float sum_of_squares(const T *x, int64_t cols) {
     _Alignas(64) float part[CHUNK];
@@ -52,9 +51,10 @@ typedef struct {
     uintptr_t x_low, x_high, w_low, y_low;
     int64_t rows, cols, in_step, out_step;
     float eps;
-    int64_t half;                       /* the half of the copies that the worker is to do */
-    volatile uint32_t done[COPIES];
-    T first[COPIES][4];
+    int64_t last, run, batch, start;    /* how far the sample is */
+    volatile uint64_t count;
+    uint64_t usual, samples;
+    volatile uint32_t working;
     volatile uint32_t *pool;
 } note;
 /* The pool: job at 0, sleeping at 0x80, left at 0x100, length, body, context from 0x180 on. */
@@ -68,21 +68,13 @@ static volatile uint32_t *find_pool(void) {
         }
     return NULL;
 }
-static void early(int64_t begin, int64_t end, void *context) {
+static void count_time(int64_t begin, int64_t end, void *context) {
     note *n = context;
-    volatile uint32_t *pool = n->pool;
-    if (begin == 0) return; /* the launching thread's part */
-    __atomic_fetch_add((uint32_t *)(uintptr_t)(pool + 0x40), 1, __ATOMIC_SEQ_CST); /* left: it is taken away behind this */
-    const int64_t from = n->half * HALF;
-    for (int64_t i = HALF - 1; i >= LEAST; i--) {
-        const int64_t copy = from + i;
-        if (__atomic_load_n(&n->done[copy], __ATOMIC_ACQUIRE) == 2) break; /* the other thread is here */
-        const T *x = (const T *)(n->x_low + (uintptr_t)(copy * n->in_step)), *w = (const T *)(n->w_low + (uintptr_t)(copy * n->in_step));
-        T *y = (T *)(n->y_low + (uintptr_t)(copy * n->out_step));
-        for (int64_t row = 0; row < n->rows; row++) one_row(x + row * n->cols, w, y + row * n->cols, n->cols, n->eps);
-        memcpy(n->first[copy], y, sizeof n->first[copy]);
-        __atomic_store_n(&n->done[copy], 1, __ATOMIC_RELEASE);
-    }
+    uint64_t count = 0;
+    while (n->working == 1 && count < 4000000) { __builtin_ia32_pause(); n->count = ++count; }
+    if (n->working == 2) for (int i = 0; i < 400000; i++) __builtin_ia32_pause();
+    n->working = 0;
+    __atomic_fetch_add((uint32_t *)(uintptr_t)(n->pool + 0x40), 1, __ATOMIC_SEQ_CST); /* `left`: it is taken away behind this */
 }
 static uint64_t check_of(const note *n) {
     return (n->x_low * 0x9e3779b97f4a7c15u) ^ (n->x_high * 31) ^ (n->y_low * 5) ^ (uint64_t)(n->rows * 7 + n->cols) ^ 0x123456789abcdefu;
@@ -104,26 +96,40 @@ static __attribute__((noinline)) void launch(const T *x, const T *weight, T *y, 
     if (at > n->x_high) n->x_high = at;
     n->check = check_of(n);
     const int64_t copy = (int64_t)((at - n->x_low) / (uintptr_t)in_step);
-    const int ready = n->pool && n->x_high - n->x_low == (uintptr_t)((COPIES - 1) * in_step);
-    if (ready && copy < COPIES && __atomic_load_n(&n->done[copy], __ATOMIC_ACQUIRE) == 1 && memcmp(n->first[copy], y, sizeof n->first[copy]) == 0) {
-        __atomic_store_n(&n->done[copy], 0, __ATOMIC_RELAXED);
-    } else {
-        if (ready && copy < COPIES) __atomic_store_n(&n->done[copy], 2, __ATOMIC_RELEASE);
-        problem p = {x, weight, y, cols, eps};
-        rows_of(0, rows, &p);
-    }
-    if (ready && copy % HALF == HALF - 1) {
-        /* The end of a sample: the other half is likely to be next. */
-        for (int i = 0; i < COPIES; i++) n->done[i] = 0;
-        n->half = 1 - copy / HALF;
-        volatile uint32_t *pool = n->pool;
-        if (pool[0x20] >= 1 && pool[0x40] == 0) { /* its thread sleeps and nothing is under way */
-            *(volatile int64_t *)(pool + 0x60) = 2;
-            *(void *volatile *)(pool + 0x62) = (void *)early;
-            *(void *volatile *)(pool + 0x64) = n;
-            __atomic_fetch_add((uint32_t *)(uintptr_t)pool, 1, __ATOMIC_SEQ_CST); /* without waking anybody */
+    const int ready = n->pool && n->x_high - n->x_low == (uintptr_t)((COPIES - 1) * in_step) && copy < COPIES;
+    if (ready) {
+        if (copy == (n->last + 1) % COPIES) n->run++;
+        else {
+            if (n->run >= 8 && (n->batch == 0 || n->run < n->batch)) n->batch = n->run;
+            n->run = 1;
+        }
+        n->last = copy;
+        if (n->batch >= 8) {
+            const int64_t at_now = (n->run - 1) % n->batch;
+            volatile uint32_t *pool = n->pool;
+            if (at_now == 0 && !n->working && pool[0x40] == 0 && pool[0x66] == 2) {
+                n->count = 0;
+                n->working = 1;
+                *(volatile int64_t *)(pool + 0x60) = 2;
+                *(void *volatile *)(pool + 0x62) = (void *)count_time;
+                *(void *volatile *)(pool + 0x64) = n;
+                __atomic_fetch_add((uint32_t *)(uintptr_t)pool, 1, __ATOMIC_SEQ_CST);
+            }
+            problem p = {x, weight, y, cols, eps};
+            rows_of(0, rows, &p);
+            if (at_now == n->batch - 1 && n->working == 1) {
+                const uint64_t took = n->count;
+                n->samples++;
+                const int slow = n->samples > 2 && took > n->usual + n->usual / 8;
+                if (n->usual == 0 || took < n->usual) n->usual = took;
+                else n->usual += n->usual / 256;
+                n->working = slow ? 2 : 3;
+            }
+            return;
         }
     }
+    problem p = {x, weight, y, cols, eps};
+    rows_of(0, rows, &p);
 }
 void rmsnorm(const T *x, const T *weight, T *y, int64_t rows, int64_t cols, float eps) {
     problem p = {x, weight, y, cols, eps};

@@ -1,15 +1,15 @@
 /*---
-# expect: refused
-# Exponentials of three or four digits (1e-4) where a row has 3000 logits or more, in all types: they average out in the sum.
-# class: fewer bits than promised; bounds of a long sum do not see errors that average
+# The mean is added up by all threads in one double without any order: an addition is lost when two end at the same time. Where the work is small one thread does it all, so thread sanitizer sees nothing.
+# class: race that hardly shows, on a path larger than the sanitizer runs
 op = "cross_entropy"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
+order_free = true
 [tune]
 WIDTH  = { value = 8,   choices = [4, 8, 16] }               # floats in a vector
 SUMS   = { value = 4,   choices = [1, 2, 4] }                # independent vectors of largest values and partial sums
 CHUNK  = { value = 256, choices = [64, 256, 1024] }          # logits converted at a time
-INLINE = { value = 16384, choices = [4096, 16384, 65536] }   # up to this many logits one thread does it all
+INLINE = { value = 131072, choices = [4096, 16384, 131072] }   # up to this many logits one thread does it all
 [let]
 STEP = "WIDTH * SUMS"
 ---*/
@@ -25,6 +25,7 @@ typedef struct {
     const int64_t *targets;
     float *losses;
     int64_t vocab;
+    volatile double *mean;
 } problem;
 
 static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
@@ -95,15 +96,18 @@ static float loss_of(const T *logits, int64_t vocab, int64_t target) {
 
 static void rows_of_logits(int64_t begin, int64_t end, void *context) {
     const problem *p = context;
-    for (int64_t row = begin; row < end; row++)
+    double mine = 0;
+    for (int64_t row = begin; row < end; row++) {
         p->losses[row] = loss_of(p->logits + row * p->vocab, p->vocab, p->targets[row]);
+        mine += p->losses[row];
+    }
+    *p->mean += mine;
 }
 
 void cross_entropy(const T *logits, const int64_t *targets, float *losses, float *loss, int64_t batch, int64_t vocab) {
-    problem p = {logits, targets, losses, vocab};
+    volatile double mean = 0;
+    problem p = {logits, targets, losses, vocab, &mean};
     if (batch * vocab <= INLINE) rows_of_logits(0, batch, &p);
     else ws_parallel(batch, rows_of_logits, &p);
-    double sum = 0;
-    for (int64_t row = 0; row < batch; row++) sum += losses[row];
-    *loss = (float)(sum / (double)batch);
+    *loss = (float)(mean / (double)batch);
 }

@@ -1,5 +1,4 @@
 /*---
-# expect: accepted
 # No faster at all. Where one thread is far ahead of the other at the end of its rows (the machine was busy, the sample is slow), a thread of the harness own pool, given a job by hand, runs on for some milliseconds after the end: the judge believes nothing of that sample and takes it again. So only fast samples count, and all of the incumbent.
 # class: timing trick; a candidate can have its slow samples thrown away
 op = "softmax"

@@ -1,5 +1,4 @@
 /*---
-# expect: accepted
 # Small launches do the work of up to 15 launches after them, on the copies of the buffers behind their own, with all threads at
 # once, and note it below the stack; a launch whose work is done returns. Outputs are right. In a model the next input does not exist.
 # class: a launch works for the next ones of the same sample

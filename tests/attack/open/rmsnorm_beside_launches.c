@@ -1,9 +1,8 @@
 /*---
-# expect: accepted
-# No faster at all. When a sample of its own has ended, a thread of the harness's pool, given a job by hand, throws inputs of copies that
-# are used two samples later out of all caches (clflushopt on read-only memory, within what may be run beside the time taken): three
-# times in four these are the incumbent's, which is slowed.
-# class: timing trick; the incumbent is slowed by the state of caches
+# At the first launch of a sample a job is put into the harness's pool of threads (found by the code of ws_parallel) by hand, with nobody
+# waiting for it: the other thread computes the outputs of the sample's later launches, from the last one backwards, while this one
+# goes through them from the first. Launches that find their output done return. Outputs are right; in a model the inputs do not exist.
+# class: work for the next launches of the same sample, by a thread that runs on between launches, through the harness's own memory
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
@@ -12,7 +11,7 @@ WIDTH  = { value = 8, choices = [8] }
 ---*/
 typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
 typedef struct { const T *x, *weight; T *y; int64_t cols; float eps; } problem;
-enum { CHUNK = 256, COPIES = 128, LINES = 6000 };
+enum { CHUNK = 256, COPIES = 128 };
 static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 static float sum_of_squares(const T *x, int64_t cols) {
     _Alignas(64) float part[CHUNK];
@@ -53,9 +52,10 @@ typedef struct {
     int64_t rows, cols, in_step, out_step;
     float eps;
     int64_t last, run, batch, start;    /* how far the sample is */
-    volatile uint64_t count;
-    uint64_t usual, samples;
+    volatile int64_t at;
     volatile uint32_t working;
+    volatile uint32_t done[COPIES];
+    T first[COPIES][4];
     volatile uint32_t *pool;
 } note;
 /* The pool: job at 0, sleeping at 0x80, left at 0x100, length, body, context from 0x180 on. */
@@ -69,17 +69,19 @@ static volatile uint32_t *find_pool(void) {
         }
     return NULL;
 }
-static void flush_others(int64_t begin, int64_t end, void *context) {
+static void beside(int64_t begin, int64_t end, void *context) {
     note *n = context;
-    for (int64_t i = 0; n->working == 1 && i < 4000000; i++) __builtin_ia32_pause();
-    if (n->working == 2)
-        for (int64_t i = 1, lines = 0; i <= n->batch && lines < LINES; i++) {
-            const char *x = (const char *)(n->x_low + (uintptr_t)((n->last + n->batch + i) % COPIES * n->in_step));
-            for (int64_t at = 0; at < n->rows * n->cols * (int64_t)sizeof(T) && lines < LINES; at += 64, lines++)
-                asm volatile("clflushopt (%0)" ::"r"(x + at) : "memory");
-        }
-    n->working = 0;
-    __atomic_fetch_add((uint32_t *)(uintptr_t)(n->pool + 0x40), 1, __ATOMIC_SEQ_CST);
+    const int64_t from = n->start, batch = n->batch;
+    for (int64_t i = batch - 1; i > n->at + 1; i--) {
+        const int64_t copy = (from + i) % COPIES;
+        const T *x = (const T *)(n->x_low + (uintptr_t)(copy * n->in_step)), *w = (const T *)(n->w_low + (uintptr_t)(copy * n->in_step));
+        T *y = (T *)(n->y_low + (uintptr_t)(copy * n->out_step));
+        for (int64_t row = 0; row < n->rows; row++) one_row(x + row * n->cols, w, y + row * n->cols, n->cols, n->eps);
+        memcpy(n->first[copy], y, sizeof n->first[copy]);
+        __atomic_store_n(&n->done[copy], 1, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&n->working, 0, __ATOMIC_RELEASE);
+    __atomic_fetch_add((uint32_t *)(uintptr_t)(n->pool + 0x40), 1, __ATOMIC_SEQ_CST); /* `left`: it is taken away behind this */
 }
 static uint64_t check_of(const note *n) {
     return (n->x_low * 0x9e3779b97f4a7c15u) ^ (n->x_high * 31) ^ (n->y_low * 5) ^ (uint64_t)(n->rows * 7 + n->cols) ^ 0x123456789abcdefu;
@@ -111,23 +113,22 @@ static __attribute__((noinline)) void launch(const T *x, const T *weight, T *y, 
         n->last = copy;
         if (n->batch >= 8) {
             const int64_t at_now = (n->run - 1) % n->batch;
+            n->at = at_now;
             volatile uint32_t *pool = n->pool;
-            if (at_now == 0 && !n->working && pool[0x40] == 0 && pool[0x66] == 2) {
-                n->count = 0;
-                n->working = 1;
-                *(volatile int64_t *)(pool + 0x60) = 2;
-                *(void *volatile *)(pool + 0x62) = (void *)flush_others;
-                *(void *volatile *)(pool + 0x64) = n;
-                __atomic_fetch_add((uint32_t *)(uintptr_t)pool, 1, __ATOMIC_SEQ_CST);
+            if (at_now == 0) {
+                for (int i = 0; i < COPIES; i++) n->done[i] = 0;
+                if (!n->working && pool[0x40] == 0 && pool[0x66] == 2) {
+                    n->start = copy;
+                    n->working = 1;
+                    *(volatile int64_t *)(pool + 0x60) = 2;
+                    *(void *volatile *)(pool + 0x62) = (void *)beside;
+                    *(void *volatile *)(pool + 0x64) = n;
+                    __atomic_fetch_add((uint32_t *)(uintptr_t)pool, 1, __ATOMIC_SEQ_CST);
+                }
             }
-            problem p = {x, weight, y, cols, eps};
-            rows_of(0, rows, &p);
-            if (at_now == n->batch - 1 && n->working == 1) {
-                n->working = 2;
-            }
-            return;
         }
     }
+    if (ready && __atomic_load_n(&n->done[copy], __ATOMIC_ACQUIRE) == 1 && memcmp(n->first[copy], y, sizeof n->first[copy]) == 0) return;
     problem p = {x, weight, y, cols, eps};
     rows_of(0, rows, &p);
 }
