@@ -24,13 +24,14 @@ pub const EQUIVALENT: &[Equivalent] = &[
         "the last vector is taken by the loop for what is left",
     ),
     row(
-        &["cpu/matmul.c", "cpu/fused_mlp.c"],
+        &["cpu/matmul.c", "cpu/fused_mlp.c", "cpu/flash_attention.c"],
         &[
+            "problem p = {q, k, v, o, H, H_kv, S_q, S_kv, D, causal, bshd, (S_q + TILE_Q + 1) / TILE_Q, scale};",
             "problem p = {a, b, has_bias ? bias : NULL, c, M, N, K, trans_b, (M + TILE_M - 1) / TILE_M, (N + TILE_N + 1) / TILE_N};",
             "ws_parallel(p.tiles_m * ((H + TILE_N + 1) / TILE_N), hidden_tiles, &p);",
             "ws_parallel(p.tiles_m * ((D + TILE_N + 1) / TILE_N), output_tiles, &p);",
         ],
-        "tiles beyond the last column, which compute and store nothing",
+        "tiles beyond the last row or column, which compute and store nothing",
     ),
     row(
         &["cpu/cross_entropy.c", "cpu/softmax.c", "cpu/fused_mlp.c", "cpu/flash_attention.c"],
@@ -56,6 +57,8 @@ pub const EQUIVALENT: &[Equivalent] = &[
             "for (int64_t k = (0 + 1); k < depth; k++) panel[k * NR] = 0;",
             "for (int64_t k = 0; k < depth; k++) panel[k * NR] = (0 + 1);",
             "for (int64_t k = 0; k < depth; k++) ;",
+            "for (int64_t k = 0; k < depth - 1; k++) panel[k * NR] = 0;",
+            "else memset(p->x_wide + i * p->d, (0 + 1), (size_t)p->d * sizeof(float));",
             "for (int64_t l = have; l < NR; l++) ;",
             "for (int64_t l = have; l < NR; l++) row[l] = (0 + 1);",
             "else memset(to + i * BLOCK_K, (0 + 1), (size_t)depth * sizeof(float));",
@@ -85,6 +88,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
         &["cpu/flash_attention.c", "cpu/softmax.c"],
         &[
             "x = pick(x > 89.0f, (vec){0} - 89.0f, x);",
+            "x = pick(x > 89.0f, (vec){(0 + 1)} + 89.0f, x);",
             "x = pick(x > 89.0f, (vec){0} + (2.0f * 89.0f), x);",
             "x = pick(x > (2.0f * 89.0f), (vec){0} + 89.0f, x);",
         ],
@@ -110,6 +114,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
             "for (int64_t e = d; e <= wide; e++) v[j * wide + e] = 0;",
             "for (int64_t e = d; e < wide; e++) v[j * wide + e] = (0 + 1);",
             "for (int64_t e = d; e < wide; e++) ;",
+            "for (int64_t e = d; e < wide - 1; e++) v[j * wide + e] = 0;",
         ],
         "what is beyond the last query, key or column is multiplied, and not used",
     ),
@@ -134,6 +139,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
         &["memset(sum, (0 + 1), TILE_M * TILE_N * sizeof(float));"],
         "floats of these bytes are 2.4e-38",
     ),
+    row(&["cpu/fused_mlp.c"], &["x = x <= -104.0f ? -104.0f : x;"], "the bound itself is what it becomes"),
     row(
         &["cpu/rotary_embedding.c"],
         &["problem p = {x, cos, sin, y, H, S, D, bshd, interleaved, (H + GROUP - 1) * GROUP};"],
