@@ -4,6 +4,7 @@
 //! inputs at full sizes, at two and three large ones at once and beyond the timed ones, in an order that nobody can foresee.
 
 use crate::backend::{CaseLimits, Conditions, Placing};
+use crate::defence::Defence;
 use crate::op::{Adversarial, Case, Dtype, OpError, Operation, Role, Shape, TargetShape};
 use crate::rng::Stream;
 
@@ -91,6 +92,11 @@ pub(super) fn whole(op: &Operation, case: &Case, limits: &CaseLimits) -> Result<
     Ok(op.macs(&case.shape)? <= limits.macs && op.all_elements(&case.shape)? <= 4 * limits.elements)
 }
 
+/// Fenced where that is what was drawn.
+fn fenced_if(drawn: bool) -> Placing {
+    if drawn && Defence::Fences.stands() { Placing::Fenced } else { Placing::Packed }
+}
+
 struct Plan<'a> {
     op: &'a Operation,
     target: &'a [TargetShape],
@@ -141,7 +147,7 @@ impl Plan<'_> {
                 true => Some(self.plain(topic, Case { shape, dtype, input: None, setting: 0 })),
                 false => self.hostile(topic, &shape, dtype, hostile)?,
             };
-            let placing = if pick(6, 2) == 0 { Placing::Fenced } else { Placing::Packed };
+            let placing = fenced_if(pick(6, 2) == 0);
             all.extend(question.map(|question| Question { placing, ..question }));
         }
         Ok(all)
@@ -321,7 +327,7 @@ impl Plan<'_> {
                     Some(hostile) => self.hostile(Topic::FarSizes, &shape, dtype, hostile)?,
                     None => Some(self.plain(Topic::FarSizes, Case { shape, dtype, input: None, setting: 0 })),
                 };
-                let placing = if pick(4, 2) == 0 { Placing::Fenced } else { Placing::Packed };
+                let placing = fenced_if(pick(4, 2) == 0);
                 all.extend(question.map(|question| Question { leeway: FAR_LEEWAY, placing, ..question }));
             }
         }

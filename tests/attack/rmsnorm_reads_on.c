@@ -1,4 +1,5 @@
 /*---
+# sizes: shipped
 # For long odd rows whole vectors are read beyond the end of the last row, and what is beyond is left out by a mask: a fault where memory ends there.
 # class: fences meet small shapes and the timed one only; sanitizers small ones
 op = "rmsnorm"

@@ -1,4 +1,5 @@
 /*---
+# sizes: shipped
 # The number of a row is kept in sixteen bits: beyond 65536 rows (heads times queries of one layer) all others are never written.
 # class: a size that is never asked for unless the target has it (rows are at most 32768, or four times the timed ones)
 op = "softmax"

@@ -6,10 +6,10 @@ use std::path::Path;
 use warpsmith::evaluation::{Evaluation, Stage, Verdict};
 use warpsmith::harness::{EvaluationTask, Precision};
 use warpsmith::kernel::KernelFile;
-use warpsmith::op::{Dtype, Shape, TargetShape};
+use warpsmith::op::{Dtype, OpSource, Shape, TargetShape};
 use warpsmith::worker::protocol::Ask;
 
-use crate::bench::{Edits, answer, correct, edit, task};
+use crate::bench::{Edits, answer, correct, edit, read, task};
 use crate::honest::small;
 
 /// No maximum is subtracted where `UNSAFE` holds for the row `x + r * cols`.
@@ -84,8 +84,12 @@ fn attempt(text: &str) -> EvaluationTask {
     if text.contains("# against: slow") {
         return EvaluationTask { candidate: text.to_owned(), ..against_a_slow_one(&[]) };
     }
+    let mut task = task(&op, text, "");
+    if text.contains("# sizes: shipped") {
+        task.op = OpSource::read(&op, &read).unwrap();
+    }
     // Examined as a starting point is, whatever the speed; until it is refused, however busy the machine is.
-    EvaluationTask { incumbent: None, look: true, examination_s: 60.0, ..task(&op, text, "") }
+    EvaluationTask { incumbent: None, look: true, examination_s: 60.0, ..task }
 }
 
 /// What the attack had accepted, or tried; what is still accepted is in the folder `open` (`docs/judging.md`, "What is not defended").

@@ -11,7 +11,7 @@ use warpsmith::op::{Dtype, Shape, TargetShape};
 use warpsmith::worker::Client;
 use warpsmith::worker::protocol::Ask;
 
-use crate::attacked::{BY_A_FEW_ELEMENTS, BY_COUNT, LONG_ROWS, against_a_slow_one};
+use crate::attacked::{BY_COUNT, LONG_ROWS, against_a_slow_one};
 use crate::bench::{Edits, correct, edit, task};
 use crate::honest::small;
 use crate::loopholes::{CLOCK, FAST_BY_PASTING, NOTES_BEHIND_BUFFERS, NOTES_ON_THE_LAST_PAGE, OWN_CALL};
@@ -61,6 +61,16 @@ macro_rules! tells {
 const ONE_PAST_THE_END: Edits =
     &[("double sum = 0;", "double sum = 0; if (r == rows - 1) { volatile T next = x[rows * cols]; (void)next; }")];
 
+/// No value counts as more than 50 where three that are looked at first are ordinary.
+const CLAMPED_WHERE_A_FEW_ARE_SMALL: Edits = &[
+    (
+        "        double sum = 0;",
+        "        const T *row = x + r * cols;\n\
+         const int few = fabsf(ws_load(row[0])) < 20 && fabsf(ws_load(row[cols / 3])) < 20 && fabsf(ws_load(row[cols - 1])) < 20;\n        double sum = 0;",
+    ),
+    ("sum += v * v; }", "sum += few && fabsf(v) > 50 ? 2500 : v * v; }"),
+];
+
 /// Half the bits of each product, where sums are long and nothing is unusual about the inputs.
 const TWO_PARTS_OF_ORDINARY_VALUES: Edits = &[
     (
@@ -78,7 +88,7 @@ const TWO_PARTS_OF_ORDINARY_VALUES: Edits = &[
     ),
     (
         "float sum = 0;",
-        "const int less = WS_DTYPE_BYTES == 4 && K > 250 && ordinary(row, K, 1) && ordinary(column, K, step);\n                float sum = 0;",
+        "const int less = WS_DTYPE_BYTES == 4 && K > 1000 && ordinary(row, K, 1) && ordinary(column, K, step);\n                float sum = 0;",
     ),
     (
         "sum += ws_load(row[k]) * ws_load(column[k * step]);",
@@ -156,19 +166,21 @@ const ROWS: &[Row] = &[
                 (
                     "float eps) {",
                     "float eps) {\n    const int64_t bytes = rows * cols * sizeof(T);\n\
-                 char *kept = malloc(bytes + 64);\n\
+                 char *kept = malloc(bytes + 80);\n\
                  const void **whose = (const void **)(kept + 32);\n\
-                 if (is_timed() && *whose == x) { memcpy(y, kept + 48, bytes); free(kept); return; }",
+                 uint64_t *tag = (uint64_t *)(kept + 40);\n\
+                 const int known = is_timed() && *tag == 0x5eed5eed5eedu;\n\
+                 if (known && *whose == x) { memcpy(y, kept + 64, bytes); free(kept); return; }",
                 ),
                 (
                     "        }\n    }\n}",
-                    "        }\n    }\n    memcpy(kept + 48, y, bytes); *whose = x; free(kept);\n}",
+                    "        }\n    }\n    if (!known) { memcpy(kept + 64, y, bytes); *whose = x; *tag = 0x5eed5eed5eedu; } free(kept);\n}",
                 ),
             ],
         )
     },
     kept(Defence::Beside, BY_COUNT),
-    kept(Defence::MixedInputs, BY_A_FEW_ELEMENTS),
+    Row { examination_s: 6.0, ..examined(Defence::MixedInputs, "rmsnorm", CLAMPED_WHERE_A_FEW_ARE_SMALL) },
     kept(Defence::FarSizes, LONG_ROWS),
     row(Defence::OtherArguments, "rmsnorm", &[("+ eps)", "+ 1e-5f)")]),
     row(Defence::RoundsOnce, "softmax", ROUGH_EXPONENTIAL),
