@@ -11,7 +11,7 @@ use warpsmith::op::{Dtype, Shape, TargetShape};
 use warpsmith::worker::Client;
 use warpsmith::worker::protocol::Ask;
 
-use crate::attacked::{BY_COUNT, LONG_ROWS, against_a_slow_one};
+use crate::attacked::{BY_A_FEW_ELEMENTS, BY_COUNT, LONG_ROWS, against_a_slow_one};
 use crate::bench::{Edits, correct, edit, task};
 use crate::honest::small;
 use crate::loopholes::{CLOCK, FAST_BY_PASTING, NOTES_BEHIND_BUFFERS, NOTES_ON_THE_LAST_PAGE, OWN_CALL};
@@ -25,6 +25,8 @@ struct Row {
     shape: &'static [(&'static str, i64)],
     /// Seconds of examination; none where the stages or timing refuse it.
     examination_s: f64,
+    /// Adversarial inputs that the operation's file has and this test's does not.
+    dropped: &'static [&'static str],
     /// Whether it is to be kept against an incumbent that is slow.
     kept: bool,
     edits: Edits,
@@ -33,7 +35,7 @@ struct Row {
 }
 
 const fn row(without: Defence, op: &'static str, edits: Edits) -> Row {
-    Row { without, op, shape: &[], examination_s: 0.0, kept: false, edits, tries: 1 }
+    Row { without, op, shape: &[], examination_s: 0.0, dropped: &[], kept: false, edits, tries: 1 }
 }
 
 const fn examined(without: Defence, op: &'static str, edits: Edits) -> Row {
@@ -61,25 +63,11 @@ macro_rules! tells {
 const ONE_PAST_THE_END: Edits =
     &[("double sum = 0;", "double sum = 0; if (r == rows - 1) { volatile T next = x[rows * cols]; (void)next; }")];
 
-/// No value counts as more than 50 where three that are looked at first are ordinary.
-const CLAMPED_WHERE_A_FEW_ARE_SMALL: Edits = &[
-    (
-        "        double sum = 0;",
-        "        const T *row = x + r * cols;\n\
-         const int few = fabsf(ws_load(row[0])) < 20 && fabsf(ws_load(row[cols / 3])) < 20 && fabsf(ws_load(row[cols - 1])) < 20;\n        double sum = 0;",
-    ),
-    ("sum += v * v; }", "sum += few && fabsf(v) > 50 ? 2500 : v * v; }"),
-];
-
-/// Half the bits of each product, where sums are long and nothing is unusual about the inputs.
-const TWO_PARTS_OF_ORDINARY_VALUES: Edits = &[
+/// Six bits of each product left out, where sums are long and nothing is unusual about the inputs.
+const EIGHTEEN_BITS_OF_ORDINARY_PRODUCTS: Edits = &[
     (
         "void matmul(",
-        "static float high(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 0x7fff + (b >> 16 & 1)) & 0xffff0000u; memcpy(&v, &b, 4); return v; }\n\
-         static float product(float a, float b) {\n\
-             const float ah = high(a), al = high(a - ah), bh = high(b), bl = high(b - bh);\n\
-             return ah * bh + (ah * bl + al * bh);\n\
-         }\n\
+        "static float shorter(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 32) & ~63u; memcpy(&v, &b, 4); return v; }\n\
          static int ordinary(const T *v, int64_t n, int64_t step) {\n\
              for (int64_t i = 0; i < n; i++) { const float s = fabsf(ws_load(v[i * step])); if (!(s > 0 && s < 8)) return 0; }\n\
              return 1;\n\
@@ -88,11 +76,11 @@ const TWO_PARTS_OF_ORDINARY_VALUES: Edits = &[
     ),
     (
         "float sum = 0;",
-        "const int less = WS_DTYPE_BYTES == 4 && K > 1000 && ordinary(row, K, 1) && ordinary(column, K, step);\n                float sum = 0;",
+        "const int less = WS_DTYPE_BYTES == 4 && K > 250 && N > 90 && ordinary(row, K, 1) && ordinary(column, K, step);\n                float sum = 0;",
     ),
     (
         "sum += ws_load(row[k]) * ws_load(column[k * step]);",
-        "sum += less ? product(ws_load(row[k]), ws_load(column[k * step])) : ws_load(row[k]) * ws_load(column[k * step]);",
+        "sum += less ? shorter(ws_load(row[k]) * ws_load(column[k * step])) : ws_load(row[k]) * ws_load(column[k * step]);",
     ),
 ];
 
@@ -157,7 +145,7 @@ const ROWS: &[Row] = &[
     },
     // What it found at an address it gives again.
     Row {
-        shape: &[("rows", 16), ("cols", 1000)],
+        shape: &[("rows", 4), ("cols", 60)],
         ..row(
             Defence::FreshInputs,
             "rmsnorm",
@@ -166,25 +154,26 @@ const ROWS: &[Row] = &[
                 (
                     "float eps) {",
                     "float eps) {\n    const int64_t bytes = rows * cols * sizeof(T);\n\
-                 char *kept = malloc(bytes + 80);\n\
+                 volatile char deep[140000];\n                 char *kept = (char *)deep + 4096 + (uintptr_t)x / 64 % 101 * 1200;\n                 __asm__ volatile(\"\" : \"+r\"(kept) :: \"memory\");\n\
                  const void **whose = (const void **)(kept + 32);\n\
                  uint64_t *tag = (uint64_t *)(kept + 40);\n\
                  const int known = is_timed() && *tag == 0x5eed5eed5eedu;\n\
-                 if (known && *whose == x) { memcpy(y, kept + 64, bytes); free(kept); return; }",
+                 if (known && *whose == x && bytes < 1100) { memcpy(y, kept + 64, bytes); return; }",
                 ),
                 (
                     "        }\n    }\n}",
-                    "        }\n    }\n    if (!known) { memcpy(kept + 64, y, bytes); *whose = x; *tag = 0x5eed5eed5eedu; } free(kept);\n}",
+                    "        }\n    }\n    if (!known && bytes < 1100) { memcpy(kept + 64, y, bytes); *whose = x; *tag = 0x5eed5eed5eedu; }\n    __asm__ volatile(\"\" :: \"r\"(kept) : \"memory\");\n}",
                 ),
             ],
         )
     },
     kept(Defence::Beside, BY_COUNT),
-    Row { examination_s: 6.0, ..examined(Defence::MixedInputs, "rmsnorm", CLAMPED_WHERE_A_FEW_ARE_SMALL) },
+    // An operation whose file does not say that one score may stand out.
+    Row { tries: 5, dropped: &["one_outlier", "not_finite"], ..kept(Defence::MixedInputs, BY_A_FEW_ELEMENTS) },
     kept(Defence::FarSizes, LONG_ROWS),
     row(Defence::OtherArguments, "rmsnorm", &[("+ eps)", "+ 1e-5f)")]),
     row(Defence::RoundsOnce, "softmax", ROUGH_EXPONENTIAL),
-    row(Defence::SignedTerms, "matmul", TWO_PARTS_OF_ORDINARY_VALUES),
+    row(Defence::SignedTerms, "matmul", EIGHTEEN_BITS_OF_ORDINARY_PRODUCTS),
     row(Defence::FewTerms, "matmul", NINETEEN_BITS),
     Row {
         shape: &[("rows", 1024), ("cols", 2048)],
@@ -206,6 +195,40 @@ const ROWS: &[Row] = &[
         )],
     ),
     examined(Defence::Fences, "rmsnorm", ONE_PAST_THE_END),
+    examined(
+        Defence::Threads,
+        "rmsnorm",
+        &[
+            (
+                "\nvoid rmsnorm",
+                "\nstatic void first(int64_t begin, int64_t end, void *context) { if (!begin) *(int64_t *)context = end; }\nvoid rmsnorm",
+            ),
+            ("float eps) {", "float eps) {\n    int64_t part = 0; ws_parallel(999, first, &part);"),
+            ("+ eps)", "+ eps) * (part == 333 ? 2 : 1)"),
+        ],
+    ),
+    examined(
+        Defence::Repeats,
+        "rmsnorm",
+        &[
+            ("void rmsnorm(", tells!("void rmsnorm(")),
+            (
+                "float eps) {",
+                "float eps) {\n    volatile uint64_t deep[20000];\n\
+                 if (rows == 96 && cols == 1000) { deep[100] = deep[101] == 0x5eed ? deep[100] + 1 : 0; deep[101] = 0x5eed; }\n\
+                 const int late = rows == 96 && cols == 1000 && deep[100] >= 20 && !is_timed();",
+            ),
+            ("+ eps)", "+ eps) * (late ? 2 : 1)"),
+        ],
+    ),
+    Row {
+        tries: 8,
+        ..examined(
+            Defence::DrawnShapes,
+            "flash_attention",
+            &[("causal ? i + S_kv - S_q + 1", "causal ? i + (bshd && S_q > 1 ? 0 : S_kv - S_q) + 1")],
+        )
+    },
     row(Defence::SystemCalls, "rmsnorm", OWN_CALL),
     row(Defence::Clocks, "rmsnorm", CLOCK),
     row(Defence::BufferPages, "rmsnorm", NOTES_BEHIND_BUFFERS),
@@ -236,6 +259,11 @@ fn verdict(row: &Row, without: Option<Defence>, seed: u64) -> Verdict {
     if row.kept {
         task = EvaluationTask { seed, ..against_a_slow_one(row.edits) };
     }
+    let mut file: toml::Table = task.op.toml.parse().unwrap();
+    if let Some(toml::Value::Array(inputs)) = file.get_mut("adversarial") {
+        inputs.retain(|input| row.dropped.iter().all(|dropped| input["name"].as_str() != Some(dropped)));
+    }
+    task.op.toml = toml::to_string(&file).unwrap();
     if !row.shape.is_empty() {
         let shape = row.shape.iter().fold(Shape::default(), |shape, (symbol, size)| shape.with(symbol, *size));
         task.target = vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }];
