@@ -13,7 +13,7 @@ use crate::rng::Stream;
 
 use super::Failure;
 use super::bench::Bench;
-use super::cases::{LEEWAY, can_be_drawn};
+use super::cases::{LEEWAY, can_be_drawn, is_size};
 use super::check::describe;
 use super::session::Side;
 use super::task::JudgeError;
@@ -107,6 +107,11 @@ fn unusual(op: &Operation, timed: &Case) -> Result<Vec<Case>, OpError> {
     let mut all = Vec::new();
     let fits = |dtypes: &[crate::op::Dtype]| dtypes.is_empty() || dtypes.contains(&timed.dtype);
     for hostile in op.hostile_inputs().filter(|hostile| fits(&hostile.dtypes)) {
+        // Where flags differ (masked or not), it was made for another way through the operation.
+        let made_for = op.complete(&hostile.shape)?;
+        if made_for.0.iter().any(|(symbol, value)| !is_size(op, symbol) && timed.shape.get(symbol) != Some(*value)) {
+            continue;
+        }
         let case = Case { input: Some(hostile.name.clone()), ..timed.clone() };
         if can_be_drawn(op, &case)? {
             all.push(case);
@@ -133,7 +138,7 @@ mod tests {
             for dtype in Dtype::ALL {
                 let timed = Case { shape: op.primary_shape().unwrap(), dtype, input: None, setting: 0 };
                 let all = unusual(&op, &timed).unwrap();
-                assert!(all.len() > 4 && !all.contains(&timed), "{name}: {all:?}");
+                assert!(all.len() > 1 && !all.contains(&timed), "{name}: {all:?}");
             }
         }
     }
