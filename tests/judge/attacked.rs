@@ -92,7 +92,7 @@ fn attempt(text: &str) -> EvaluationTask {
         task.target = vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }];
     }
     // Examined as a starting point is, whatever the speed; until it is refused, however busy the machine is.
-    EvaluationTask { incumbent: None, look: true, examination_s: 60.0, ..task }
+    EvaluationTask { incumbent: None, look: true, examination_s: 120.0, ..task }
 }
 
 /// What the attack had accepted, or tried; what is still accepted is in the folder `open` (`docs/judging.md`, "What is not defended").
