@@ -6,7 +6,7 @@
 #
 # Started in the repository's root. It works in a copy: WORKSPACE (/tmp/warpsmith-campaign). WARPSMITH names the binary (target/release/warpsmith),
 # OUT where ledger, transcripts, kernels and figures go (campaign). SEEDS (20) are smoke tests for each kernel that changed, and three of them examined
-# in full; TABLE=0 leaves the table out.
+# in full; TABLE=0 leaves the table out, and TABLE_OPTIONS are the table's (--unjudged saves a minute).
 set -u
 root=$PWD
 export WARPSMITH=$(realpath "${WARPSMITH:-target/release/warpsmith}") WARPSMITH_WORKSPACE=${WORKSPACE:-/tmp/warpsmith-campaign}
@@ -50,6 +50,6 @@ for kernel in $(git diff --name-only "$first" HEAD -- kernels); do
 done | xargs -r -P 12 -L 1 bash -c 'judge "$0" "$1" "$2"' 2>&1 | sort | uniq -c
 
 if [ "${TABLE:-1}" = 1 ]; then
-    TABLE_LOG=$out/table.log python3 tests/gpu/table.py --compile-seconds 70 --json "$out/table.json" 2>&1
+    TABLE_LOG=$out/table.log python3 tests/gpu/table.py --compile-seconds 110 ${TABLE_OPTIONS:-} --json "$out/table.json" 2>&1
     grep 'ours:' "$out/table.log" | cut -c 1-300
 fi

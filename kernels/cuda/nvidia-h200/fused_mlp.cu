@@ -28,10 +28,18 @@ ROOM        = "max(1, SMS / ceil_div(B, TILE_M))"     # blocks for each row of t
 # Columns of hidden in a tile: as many as fill the device once, 128 at most. Twice as many are multiplied.
 UP_N        = "!TMA ? 64 : 2 * min(128, max(16, ceil_div(ceil_div(H, ROOM), 16) * 16))"
 UP_TILES    = "ceil_div(B, TILE_M * PAIRS) * ceil_div(BLOCKS * 64, UP_N / 2)"
+UP_ROUND    = "SMS / PAIRS"                          # tiles of hidden in a wave
+WHOLE       = "UP_TILES / UP_ROUND * UP_ROUND"       # in full waves
+REST        = "UP_TILES - WHOLE"                     # in the last
 UP_PIECES   = "TMA && PAIRS == 1 && D % 64 == 0 ? UP_DEEP : 1"
 UP_STAGE    = "(A_ROWS + UP_N) * 128 * UP_PIECES"
 UP_BOXES    = "!TMA ? 0 : UP_N % 128 == 0 && A_ROWS == TILE_M"     # whether hidden is stored by the copy engine
 UP_EXTRA    = "max(A_ROWS < 64 ? 8192 : 0, UP_BOXES ? TILE_M * 256 : 0)"   # wgmma reads 64 rows, whatever they are
+# With more than one wave a tile of hidden leaves while the next one is multiplied, and of a last wave that is at most half full PARTS
+# clusters share each tile.
+LATER       = "UP_BOXES && TILE_M == 128 && D >= 128 && UP_TILES > UP_ROUND"
+PARTS       = "LATER && UP_N == 256 && REST > 0 && D >= 1024 ? (REST * 4 <= UP_ROUND ? 4 : REST * 2 <= UP_ROUND ? 2 : 1) : 1"
+COPIERS     = "LATER ? 128 : 32"                     # threads of which one copies: registers are handed over by a whole warpgroup
 UP_RING     = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 1280 - UP_EXTRA) / UP_STAGE))"
 # Columns of y in a tile: NARROW, shared by SPLIT blocks, where tiles are few, else as for hidden, 256 at most.
 DOWN_N      = "!TMA ? 64 : ceil_div(D, NARROW) * 2 <= ROOM ? NARROW : min(256, max(32, ceil_div(ceil_div(D, ROOM), 32) * 32))"
@@ -78,6 +86,15 @@ tune = { BM = 128, BN = 128, K_BYTES = 128, WARP_M = 64, WARP_N = 32, DEPTH = 3 
 name = "hidden"
 dtype = "T"
 shape = ["TMA ? ceil_div(B, TILE_M * PAIRS) * PAIRS * BLOCKS * A_ROWS * 64 : B * H"]
+[[scratch]]
+name = "parts"
+dtype = "f32"
+shape = ["PARTS > 1 ? REST * PAIRS * PARTS : 1", "PARTS > 1 ? TILE_M * UP_N : 1"]
+[[scratch]]
+name = "arrived"
+dtype = "i64"
+shape = ["PARTS > 1 ? REST * PAIRS : 1"]
+init = "zero_kept"
 [[tensormap]]
 name = "x_map"
 tensor = "x"
@@ -140,11 +157,11 @@ swizzle = "128B"
 [[launch]]
 kernel  = "gate_and_up_tma"
 when    = "TMA"
-grid    = ["min(UP_TILES, SMS / PAIRS) * PAIRS"]
-block   = ["TILE_M * 2 + 32"]
+grid    = ["min(UP_TILES, UP_ROUND) * PAIRS"]
+block   = ["TILE_M * 2 + COPIERS"]
 cluster = ["PAIRS"]
 shared  = "UP_RING * UP_STAGE + UP_EXTRA + 1024"
-args    = ["x_map", "gate_map", "up_map", "hidden", "BLOCKS", "B", "D", "H"]
+args    = ["x_map", "gate_map", "up_map", "hidden", "parts", "arrived", "WHOLE", "BLOCKS", "B", "D", "H"]
 [[launch]]
 kernel  = "down_tma"
 when    = "TMA"
@@ -182,8 +199,21 @@ args   = ["hidden", "w_down", "y", "B", "D", "H"]
    whole ring of them, before they wait for hidden. Hidden is scratch of our own, so it is kept as the ring wants it: blocks of 64
    columns, 128 bytes a row, pieces of 16 exchanged by the row's number. One plain copy of contiguous bytes brings a stage.
 
+   Many tokens make several tiles of hidden a block, and then two things cost time in which nothing is multiplied (LATER).
+   - Between two tiles, 3500 of 36500 cycles with 2048 terms, 2000 of them special functions (two each for 64 elements a thread). So hidden
+     is only rounded to pairs there, and leaves behind the next tile's first two slices, and two sigmoids share a reciprocal:
+
+         multiplied    tile 0: slice 0 1 ... 31 | silu, round | tile 1: slice 0 1 2 ... 31 | silu, round | tile 2 ...
+         leaves                                                 box of tile 0:  0 1
+
+     The pairs take 32 registers more a thread, which the copying warps, four then instead of one, give away (setmaxnreg: 40 for them,
+     232 for those who multiply). A block's last tile leaves from where the ring was, so that no box waits for another; y does too.
+   - The last wave. 2048 x 5504 of hidden are 344 tiles of 66 clusters: five waves and 14 tiles, for which 52 clusters would wait. So
+     each of those 14 is done by four clusters, each with a quarter of the terms (PARTS; by two where there are up to 33 of them). Their sums
+     meet in memory, 15 MB of it: each adds up, and stores, a quarter of the columns. This takes 201.8 us to 194.1, the above to 193.6.
+
    What bounds it: with many tokens the tensor cores (see kernels/cuda/nvidia-h200/matmul.cu, whose tiles these are); with few
-   the reading of 3 D H weights. Then a tile has as many columns as make one tile for each multiprocessor (96 of gate and up each, 115
+   the reading of 3 D H weights. With few a tile has as many columns as make one tile for each multiprocessor (96 of gate and up each, 115
    tiles, for 11008), and where y has too few columns for that blocks share the terms. */
 
 #if TMA
@@ -277,19 +307,25 @@ __device__ uint32_t pack(float left, float right) {
 #endif
     return both;
 }
-/* Lays a warp's sums of 16 rows and 64 columns out in shared memory as boxes with a 128-byte swizzle are: pieces of 16 bytes of a
+/* Lays a warp's 16 rows and 64 columns, in pairs, out in shared memory as boxes with a 128-byte swizzle are: pieces of 16 bytes of a
    row are exchanged by the row's number. */
-__device__ void stage_sums(char *box, const float *sums) {
+__device__ void stage_pairs(char *box, const uint32_t *pairs) {
     const int lane = threadIdx.x % 32, row = lane % 16;
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-        const float *s = sums + j * 4;
+        const uint32_t *p = pairs + j * 2;
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                     ::"r"(shared_address(box + row * 128 + ((j + lane / 16) ^ row % 8) * 16)), "r"(pack(s[0], s[1])),
-                     "r"(pack(s[2], s[3])), "r"(pack(s[4], s[5])), "r"(pack(s[6], s[7])) : "memory");
+                     ::"r"(shared_address(box + row * 128 + ((j + lane / 16) ^ row % 8) * 16)), "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3])
+                     : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the copy engine will read it */
     __syncwarp();
+}
+__device__ void stage_sums(char *box, const float *sums) {
+    uint32_t pairs[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++) pairs[i] = pack(sums[i * 2], sums[i * 2 + 1]);
+    stage_pairs(box, pairs);
 }
 
 /* What wgmma must know of a tile in shared memory: its address in units of 16 bytes (bits 0 to 13); two distances (bits 16 to
@@ -372,10 +408,13 @@ template <int COLUMNS> __device__ void store_hidden(const float *sums, T *tile, 
 /* With GATED hidden = silu(a b^T) * (a b2^T), a = x; else y = a b^T, a = hidden. */
 template <int TILE_N, int SPLIT, int PAIR, int PIECES, int RING, bool GATED, bool BY_BOX>
 __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const TensorMap &b2_map, const TensorMap *c_map,
-                        T *__restrict__ hidden, int blocks, T *__restrict__ y, int64_t M, int64_t N, int64_t K) {
+                        T *__restrict__ hidden, int blocks, T *__restrict__ y, float *sums_of_all, unsigned long long *arrived, int whole,
+                        int64_t M, int64_t N, int64_t K) {
+    constexpr int SHARES = GATED ? PARTS : 1;
     constexpr int CLUSTER = PAIR * SPLIT, COLUMNS = GATED ? TILE_N / 2 : TILE_N; /* of the result in a tile */
     constexpr int A_BYTES = A_ROWS * 128, B_BYTES = TILE_N * 128, STAGE = (A_BYTES + B_BYTES) * PIECES, OWN_BOXES = 2 / PAIR;
     static_assert(PIECES == 1 || PAIR == 1, "pieces come to one block");
+    static_assert(!(LATER && BY_BOX) || TILE_M * COLUMNS * 2 <= RING * STAGE, "a whole tile fits where the ring was");
     static_assert(SPLIT == 1 || RING * STAGE >= TILE_M * TILE_N * 4, "sums are sent from where the ring was");
     extern __shared__ char shared[];
     __shared__ uint64_t full[RING], empty[RING], filled;
@@ -383,13 +422,20 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
     (void)extra;
 
     const int rank = blockIdx.x % CLUSTER, peer = rank % PAIR, part = rank / PAIR;
-    const int slices = (int)((K + 64 * PIECES - 1) / (64 * PIECES)), first = slices * part / SPLIT, last = slices * (part + 1) / SPLIT;
+    const int slices = (int)((K + 64 * PIECES - 1) / (64 * PIECES));
+    int first = slices * part / SPLIT, last = slices * (part + 1) / SPLIT, share = 0;
 
     const int tiles_m = (int)((M + TILE_M * PAIR - 1) / (TILE_M * PAIR));
     const int tiles_n = ((GATED ? blocks * 64 : (int)N) + COLUMNS - 1) / COLUMNS;
-    const int tiles = tiles_m * tiles_n;
+    const int tiles = SHARES > 1 ? whole + (tiles_m * tiles_n - whole) * SHARES : tiles_m * tiles_n;
     int i0, j0;
     auto choose = [&](int tile) {
+        if (SHARES > 1) { /* tiles of the last wave come in parts, each with its share of the terms */
+            const bool late = tile >= whole;
+            share = late ? (tile - whole) % SHARES : 0;
+            first = late ? slices * share / SHARES : 0, last = late ? slices * (share + 1) / SHARES : slices;
+            if (late) tile = whole + (tile - whole) / SHARES;
+        }
         const int group = tile / (GROUP * tiles_n) * GROUP, within = tile % (GROUP * tiles_n);
         const int height = min(GROUP, tiles_m - group);
         i0 = ((group + within % height) * PAIR + peer) * TILE_M;
@@ -419,7 +465,9 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
         if (++s == RING) s = 0, phase ^= 1;
     };
 
+    constexpr bool DEFERRED = LATER && GATED;
     if (threadIdx.x >= MULTIPLIERS) {
+        if (DEFERRED) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == MULTIPLIERS) {
             auto copy_b = [&](int slice, int s) {
                 arrive_and_expect(full + s, STAGE);
@@ -460,15 +508,32 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
         __syncwarp();
         if (SPLIT > 1) cluster_wait(), cluster_arrive();
     } else {
+        if (DEFERRED) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
         auto release = [&](int stage) { /* one thread for each block that fills it */
             if (threadIdx.x % 128 < PAIR) arrive(empty + stage, part * PAIR + threadIdx.x % 128);
         };
         float sums[TILE_N / 2];
+        /* Boxes of 64 columns, in turn through two places that this warp has. */
+        char *const boxes = extra + threadIdx.x / 32 * 4096;
+        auto next_box = [&] {
+            if (threadIdx.x % 32 == 0) wait_for_stores<1>();
+            __syncwarp();
+        };
+        auto store_one = [&](const char *box, int row, int column) { /* of this warp, of the result from (row, column) on */
+            if (threadIdx.x % 32 != 0) return;
+            if (!GATED) store_box(box, *c_map, column, row);
+            else if (column / 64 < blocks)
+                store_bytes(box, hidden + (((int64_t)(row / TILE_M) * blocks + column / 64) * A_ROWS + row % TILE_M) * 64, 2048);
+        };
+        (void)boxes, (void)next_box, (void)store_one;
+        uint32_t kept[DEFERRED ? COLUMNS / 4 : 1]; /* the tile before, as it will be stored */
+        int kept_row = (int)M, kept_column = 0;
+        (void)kept, (void)kept_row, (void)kept_column;
         for (int index = begin; index < tiles; index += step_of_tiles) {
             choose(index);
-            int before = 0;
-            for (int slice = first; slice < last; slice++, next_stage()) {
+            int before = 0, slice = first;
+            auto start_products = [&] {
                 const char *stage = ring + s * STAGE;
                 const uint64_t a = description(stage + group * 8192, 16, 1024), b = description(stage + A_BYTES * PIECES, 16, PIECES * 1024);
                 wait(full + s, phase);
@@ -480,6 +545,22 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
                         multiply<TILE_N, PIECES>(sums, a + piece * (A_BYTES / 16) + step * 2, b + piece * 64 + step * 2,
                                                  slice > first || piece > 0 || step > 0);
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            };
+            if constexpr (DEFERRED)
+#pragma unroll
+                for (int j = 0; j < COLUMNS / 64; j++, slice++, next_stage()) {
+                    start_products();
+                    if (kept_row < M) { /* a box of the tile before leaves meanwhile */
+                        next_box();
+                        stage_pairs(boxes + j % 2 * 2048, kept + j * 16);
+                        store_one(boxes + j % 2 * 2048, kept_row, kept_column + j * 64);
+                    }
+                    wait_for_products<1>();
+                    if (j > 0) release(before);
+                    before = s;
+                }
+            for (; slice < last; slice++, next_stage()) {
+                start_products();
                 /* These products run on; those of the slice before are done now, and its stage can be filled again. */
                 wait_for_products<1>();
                 if (slice > first) release(before);
@@ -490,27 +571,85 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
             for (int i = 0; i < TILE_N / 2; i++) asm volatile("" : "+f"(sums[i])::"memory"); /* not to be read before */
             release(before);
 
+            if constexpr (SHARES > 1) if (index >= whole) {
+                /* Part p of a tile adds up the p-th part of its columns. What each has for another goes through memory, as [tile][block of the
+                   cluster][to][from][warp][four][lane]; all parts are being computed at once, so each may wait for the others. The last to
+                   leave makes the count zero again. */
+                constexpr int HALF = TILE_N / SHARES / 16, FOURS = 2 * HALF, PLACES = MULTIPLIERS * FOURS;
+                const int meeting = (index - whole) / SHARES * PAIR + peer;
+                float4 *const mine = (float4 *)sums_of_all + (int64_t)meeting * SHARES * SHARES * PLACES +
+                                     threadIdx.x / 32 * FOURS * 32 + threadIdx.x % 32;
+#pragma unroll
+                for (int i = 0; i < SHARES * FOURS; i++) { /* gate's fours, then up's; its own too: registers are few */
+                    const int to = i % (SHARES * HALF) / HALF, at = i / (SHARES * HALF) * HALF + i % HALF;
+                    __stcg(mine + (to * SHARES + share) * PLACES + at * 32,
+                           make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]));
+                }
+                meet(1, MULTIPLIERS);
+                if (threadIdx.x == 0) {
+                    __threadfence();
+                    atomicAdd(arrived + meeting, 1ull);
+                    unsigned long long there;
+                    do asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(there) : "l"(arrived + meeting) : "memory");
+                    while (there < SHARES);
+                }
+                meet(1, MULTIPLIERS);
+                float totals[FOURS * 4];
+#pragma unroll
+                for (int i = 0; i < FOURS; i++) {
+                    float4 total = {0, 0, 0, 0};
+#pragma unroll
+                    for (int from = 0; from < SHARES; from++) {
+                        const float4 more = __ldcg(mine + (share * SHARES + from) * PLACES + i * 32);
+                        total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+                    }
+                    totals[i * 4] = total.x, totals[i * 4 + 1] = total.y, totals[i * 4 + 2] = total.z, totals[i * 4 + 3] = total.w;
+                }
+                meet(1, MULTIPLIERS);
+                if (threadIdx.x == 0 && atomicAdd(arrived + meeting, 1ull) == 2 * SHARES - 1) atomicExch(arrived + meeting, 0ull);
+#pragma unroll
+                for (int i = 0; i < HALF * 4; i++)
+                    totals[i] = __fdividef(totals[i], 1.0f + __expf(-totals[i])) * totals[HALF * 4 + i] * SCALE;
+                if (i0 + group * 64 + warp * 16 < M)
+                    store_hidden<HALF * 8>(totals, hidden + (int64_t)(i0 / TILE_M) * blocks * (A_ROWS * 64),
+                                           group * 64 + warp * 16 + threadIdx.x % 32 / 4, j0 + share * (HALF * 8), blocks);
+#pragma unroll
+                for (int i = 0; i < TILE_N / 2; i++) sums[i] = 0; /* or the compiler would keep what nobody needs any more */
+                continue;
+            }
             const int tile_row = group * 64 + warp * 16, warp_row = i0 + tile_row;
             if (SPLIT == 1)
 #pragma unroll
                 for (int i = 0; i < COLUMNS / 2; i++)
-                    if (GATED) sums[i] = __fdividef(sums[i], 1.0f + __expf(-sums[i])) * sums[COLUMNS / 2 + i] * SCALE;
-                    else sums[i] *= 1 / SCALE;
+                    if (!GATED) sums[i] *= 1 / SCALE;
+                    else if (!LATER) sums[i] = __fdividef(sums[i], 1.0f + __expf(-sums[i])) * sums[COLUMNS / 2 + i] * SCALE;
+                    else if (i % 2 == 0) {
+                        /* 1 / e and 1 / f from 1 / (e f). From a gate of -43 on down e stays 2^62, so that the product is finite. */
+                        const float e = 1.0f + __expf(fminf(-sums[i], 43.0f)), f = 1.0f + __expf(fminf(-sums[i + 1], 43.0f));
+                        const float both = __fdividef(SCALE, e * f);
+                        sums[i] = sums[i] * sums[COLUMNS / 2 + i] * (both * f);
+                        sums[i + 1] = sums[i + 1] * sums[COLUMNS / 2 + i + 1] * (both * e);
+                    }
             T *const tile = hidden + (int64_t)(i0 / TILE_M) * blocks * (A_ROWS * 64);
             if constexpr (BY_BOX) {
+                const bool at_end = index + step_of_tiles >= tiles;
+                if constexpr (DEFERRED)
+                    if (!at_end) {
+#pragma unroll
+                        for (int i = 0; i < COLUMNS / 4; i++) kept[i] = pack(sums[i * 2], sums[i * 2 + 1]);
+                        kept_row = warp_row, kept_column = j0;
+                        continue;
+                    }
+                /* Of its last tile a block has no ring to fill: there is room for all boxes at once. */
+                const bool at_once = LATER && at_end;
+                if (at_once) meet(1, MULTIPLIERS); /* nobody reads the ring any more */
                 if (warp_row >= M) continue;
-                /* Boxes of 64 columns, in turn through two places that this warp has. */
-                char *const boxes = extra + threadIdx.x / 32 * 4096;
 #pragma unroll
                 for (int j = 0; j < COLUMNS / 64; j++) {
-                    if (threadIdx.x % 32 == 0) wait_for_stores<1>();
-                    __syncwarp();
-                    stage_sums(boxes + j % 2 * 2048, sums + j * 32);
-                    if (threadIdx.x % 32 == 0) {
-                        if (!GATED) store_box(boxes + j % 2 * 2048, *c_map, j0 + j * 64, warp_row);
-                        else if (j0 / 64 + j < blocks)
-                            store_bytes(boxes + j % 2 * 2048, tile + ((int64_t)(j0 / 64 + j) * A_ROWS + tile_row) * 64, 2048);
-                    }
+                    char *const box = at_once ? ring + (threadIdx.x / 32 * (COLUMNS / 64) + j) * 2048 : boxes + j % 2 * 2048;
+                    if (!at_once) next_box();
+                    stage_sums(box, sums + j * 32);
+                    store_one(box, warp_row, j0 + j * 64);
                 }
             } else if constexpr (GATED) {
                 if (warp_row < M) store_hidden<COLUMNS>(sums, tile, tile_row + threadIdx.x % 32 / 4, j0, blocks);
@@ -563,17 +702,19 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
     if (CLUSTER > 1) cluster_wait();
 }
 
-extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
+extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1)
 gate_and_up_tma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap gate_map,
-                const __grid_constant__ TensorMap up_map, T *__restrict__ hidden, int64_t blocks, int64_t B, int64_t D, int64_t H) {
-    product<UP_N, 1, PAIRS, UP_PIECES, UP_RING, true, UP_BOXES != 0>(&x_map, gate_map, up_map, nullptr, hidden, (int)blocks, nullptr, B, H, D);
+                const __grid_constant__ TensorMap up_map, T *__restrict__ hidden, float *parts,
+                unsigned long long *arrived, int64_t whole, int64_t blocks, int64_t B, int64_t D, int64_t H) {
+    product<UP_N, 1, PAIRS, UP_PIECES, UP_RING, true, UP_BOXES != 0>(&x_map, gate_map, up_map, nullptr, hidden, (int)blocks, nullptr, parts, arrived,
+                                                                                     (int)whole, B, H, D);
 }
 
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
 down_tma(T *__restrict__ hidden, int64_t blocks, const __grid_constant__ TensorMap down_map, const __grid_constant__ TensorMap y_map,
          T *__restrict__ y, int64_t B, int64_t D, int64_t H) {
     product<DOWN_N, DOWN_SPLIT, DOWN_PAIR, DOWN_PIECES, DOWN_RING, false, DOWN_BOXES != 0>(nullptr, down_map, down_map, &y_map, hidden, (int)blocks,
-                                                                                         y, B, D, H);
+                                                                                         y, nullptr, nullptr, 0, B, D, H);
 }
 
 #else

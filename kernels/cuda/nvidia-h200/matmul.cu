@@ -14,7 +14,7 @@ DEEP      = { value = 1,   choices = [1, 2, 4] }      # times 64 terms of b in a
 GROUP     = { value = 8,   choices = [4, 8, 16] }     # rows of tiles that run together, so that they find b in the L2 cache
 # Of the kernel for up to 8 rows.
 FEW        = { value = 8,    choices = [0, 8, 16] }          # rows of a up to which it is taken
-FEW_WIDE   = { value = 8192, choices = [8192] }              # and columns of c: with 32000 the ring is faster
+FEW_WIDE   = { value = 8192, choices = [4096, 8192, 16384] } # and columns of c: with more the ring is faster
 FEW_WARPS  = { value = 8,    choices = [4, 8, 16] }          # that share the terms of 16 columns of c
 FEW_LOADS  = { value = 4,    choices = [1, 2, 4] }           # times 64 terms of 16 rows of b that a warp asks for at once
 FEW_BLOCKS = { value = 2,    choices = [1, 2, 3, 4] }        # blocks that a multiprocessor must have room for
@@ -48,6 +48,10 @@ BY_MAP      = "!TMA ? 0 : SPLIT == 1 && TILE_N % 64 == 0 && N % 8 == 0"     # wh
 EXTRA_BYTES = "SPLIT > 1 ? TILE_M * TILE_N * 4 : BY_MAP ? TILE_M * 256 : 0"
 RING        = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 2304 - EXTRA_BYTES) / SLICE_BYTES))"
 TILES       = "batch * ceil_div(M, TILE_M * PAIR) * ceil_div(N, TILE_N)"     # of a cluster
+# With three tiles a block or more, each leaves while the next is multiplied. With one there is no next, and what else comes with it loses 1 %;
+# with two it was not measured.
+LATER       = "BY_MAP && TILE_M == 128 && TILE_N == 256 && PIECES == 1 && K >= 256 && TILES > SMS / CLUSTER * 2"
+COPIERS     = "LATER ? 128 : 32"                   # threads of which one copies: registers are handed over by a whole warpgroup
 BOXES       = "trans_b == 1 ? 2 : TILE_N / 64"     # copies that make a slice of b
 VEC         = "16 / dtype_bytes"
 BK          = "K_BYTES / dtype_bytes"
@@ -135,7 +139,7 @@ swizzle = "128B"
 kernel  = "product"
 when    = "TMA"
 grid    = ["(SPLIT > 1 ? TILES : min(TILES, SMS / CLUSTER)) * CLUSTER"]
-block   = ["TILE_M * 2 + 32"]
+block   = ["TILE_M * 2 + COPIERS"]
 cluster = ["CLUSTER"]
 shared  = "RING * SLICE_BYTES + EXTRA_BYTES + 1024"
 args    = ["a_map", "b_map", "c_map", "bias", "c", "batch", "M", "N", "K"]
@@ -167,6 +171,16 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
      48 KB of the next arrive; two blocks in a cluster share what they read of b (multicast), which takes a third off that. Blocks
      stay, one a multiprocessor, and work through tiles: the ring is filled again while sums are stored. c leaves through shared
      memory and TMA, since stores from registers took 10 % longer in all. 4 stages are what shared memory has room for.
+     Between two tiles nothing would be multiplied for 2000 of 67000 cycles (4096^3), so with three tiles a block or more (LATER) a
+     tile is only rounded to pairs there, and leaves behind the first four slices of the next one, a box of 64 columns each:
+
+         multiplied    tile 0: slice 0 1 2 ... 63 | round | tile 1: slice 0 1 2 3 4 ... 63 | round | tile 2 ...
+         leaves                                             box of tile 0:  0 1 2 3
+
+     The pairs take 64 registers more a thread. Warps can have 65536 / 384 = 170, 168 rounded down; the copying warps, which are
+     four then so that they can (setmaxnreg is for a whole warpgroup), keep 40 and give away what makes the others' 232. The last tile
+     of a block has no next one: it leaves from where the ring was, all boxes at once. And the first may begin early: a ring of
+     a is asked for before the neighbour is known to be there, for which only b must wait. In all 1.2 %.
    - Few (a language model decoding, or a short prompt): reading b, once. All multiprocessors must ask for it, and each for some
      100 KB at a time, as memory answers after 1 to 2 us under load. So tiles are narrow, 64 columns, and where there are too few of
      them blocks share the terms: each of a cluster of two adds up half of the terms, and they exchange sums through each other's
@@ -263,19 +277,25 @@ __device__ uint32_t pack(float left, float right) {
 #endif
     return both;
 }
-/* Lays a warp's sums of 16 rows and 64 columns out in shared memory as boxes with a 128-byte swizzle are: pieces of 16 bytes of a
+/* Lays a warp's 16 rows and 64 columns, in pairs, out in shared memory as boxes with a 128-byte swizzle are: pieces of 16 bytes of a
    row are exchanged by the row's number. */
-__device__ void stage_sums(char *box, const float *sums) {
+__device__ void stage_pairs(char *box, const uint32_t *pairs) {
     const int lane = threadIdx.x % 32, row = lane % 16;
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-        const float *s = sums + j * 4;
+        const uint32_t *p = pairs + j * 2;
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                     ::"r"(shared_address(box + row * 128 + ((j + lane / 16) ^ row % 8) * 16)), "r"(pack(s[0], s[1])),
-                     "r"(pack(s[2], s[3])), "r"(pack(s[4], s[5])), "r"(pack(s[6], s[7])) : "memory");
+                     ::"r"(shared_address(box + row * 128 + ((j + lane / 16) ^ row % 8) * 16)), "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3])
+                     : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the copy engine will read it */
     __syncwarp();
+}
+__device__ void stage_sums(char *box, const float *sums) {
+    uint32_t pairs[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++) pairs[i] = pack(sums[i * 2], sums[i * 2 + 1]);
+    stage_pairs(box, pairs);
 }
 
 /* What wgmma must know of a tile in shared memory: its address in units of 16 bytes (bits 0 to 13); two distances (bits 16 to
@@ -327,6 +347,7 @@ static_assert(PIECES == 1 || PAIR == 1, "pieces come to one block");
 constexpr int OWN_BOXES = BOXES / PAIR; /* of b, that this block asks for */
 static_assert(BOXES % PAIR == 0 && TILE_N % (8 * SPLIT) == 0 && TILE_N % 32 == 0, "parts are equal");
 static_assert(SPLIT == 1 || RING * SLICE_BYTES >= TILE_M * TILE_N * 4, "sums are sent from where the ring was");
+static_assert(!LATER || TILE_M * TILE_N * 2 <= RING * SLICE_BYTES, "a whole tile fits where the ring was");
 static_assert(A_ROWS + TILE_N >= 64, "wgmma reads 64 rows of a, whatever they are");
 
 /* Stores COLUMNS columns, from `column` on, of rows `row` and `row` + 8, two neighbours at a time. */
@@ -347,7 +368,7 @@ template <int COLUMNS> __device__ void store(const float *sums, T *c, int64_t ro
         }
 }
 
-extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
+extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1)
 product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
         const __grid_constant__ TensorMap c_map, const T *__restrict__ bias, T *__restrict__ c, int64_t batch, int64_t M,
         int64_t N, int64_t K) {
@@ -378,12 +399,20 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     const int begin = blockIdx.x / CLUSTER, step_of_tiles = gridDim.x / CLUSTER;
     choose(begin);
 
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == (LATER ? MULTIPLIERS : 0)) {
         for (int s = 0; s < RING; s++) make_barrier(full + s, 1), make_barrier(empty + s, TILE_M / 64 * PAIR);
         if (SPLIT > 1) make_barrier(&filled, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* the copy engine must see them too */
+        if (LATER) asm volatile("fence.proxy.async;" ::: "memory");        /* at once: it is asked before the cluster has met */
         if (SPLIT > 1) arrive_and_expect(&filled, (SPLIT - 1) * min(TILE_M / 16, (int)(M - i0 + 15) / 16) * (TILE_N / SPLIT / 8 * 512));
     }
+    /* What is nobody else's need not wait for the neighbour: a whole ring of a. */
+    int early = 0; /* stages that have their a */
+    if (LATER && PAIR > 1 && threadIdx.x == MULTIPLIERS)
+        for (; early < min(RING, slices); early++) {
+            arrive_and_expect(full + early, SLICE_BYTES);
+            copy_box(ring + early * SLICE_BYTES, a_map, early * 64, i0, matrix, full + early, false, 0);
+        }
     if (threadIdx.x == MULTIPLIERS) prefetch(a_map), prefetch(b_map), prefetch(c_map);
     if (CLUSTER > 1) cluster_arrive();
     if (PAIR > 1) cluster_wait(); /* others write here, and arrive here */
@@ -395,12 +424,15 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     };
 
     if (threadIdx.x >= MULTIPLIERS) {
+        if (LATER) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == MULTIPLIERS)
             for (int index = begin; index < tiles; index += step_of_tiles) {
                 choose(index);
                 for (int slice = first; slice < last; slice++, next_stage()) {
-                    wait(empty + s, phase ^ 1);
-                    arrive_and_expect(full + s, SLICE_BYTES);
+                    if (early == 0) {
+                        wait(empty + s, phase ^ 1);
+                        arrive_and_expect(full + s, SLICE_BYTES);
+                    }
                     for (int box = 0; box < OWN_BOXES; box++) {
                         char *const b = ring + s * SLICE_BYTES + A_BYTES * PIECES;
                         const int at = peer * OWN_BOXES + box, column = j0 + at * (TILE_N / BOXES), k = slice * 64;
@@ -410,20 +442,34 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
                             copy_box(to, b_map, WS_TRANS_B ? k : column, WS_TRANS_B ? column : k, matrix, full + s, PAIR > 1,
                                      (1 << PAIR) - 1);
                     }
+                    if (early > 0) early--;
+                    else
 #pragma unroll
-                    for (int piece = 0; piece < PIECES; piece++)
-                        copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, matrix,
-                                 full + s, false, 0);
+                        for (int piece = 0; piece < PIECES; piece++)
+                            copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, matrix,
+                                     full + s, false, 0);
                 }
             }
         __syncwarp();
         if (SPLIT > 1) cluster_wait(), cluster_arrive();
     } else {
+        if (LATER) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
         auto release = [&](int stage) { /* one thread for each block that fills it */
             if (threadIdx.x % 128 < PAIR) arrive(empty + stage, part * PAIR + threadIdx.x % 128);
         };
         float sums[TILE_N / 2];
+#if BY_MAP /* in boxes of 64 columns, in turn through two places that this warp has */
+        char *const boxes = extra + threadIdx.x / 32 * 4096;
+        auto next_box = [&] {
+            if (threadIdx.x % 32 == 0) wait_for_stores<1>();
+            __syncwarp();
+        };
+#endif
+#if LATER
+        uint32_t kept[TILE_N / 4]; /* the tile before, as it will be stored */
+        int kept_row = (int)M, kept_column = 0, kept_matrix = 0;
+#endif
         for (int index = begin; index < tiles; index += step_of_tiles) {
             choose(index);
 #if BIASED
@@ -434,8 +480,8 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
                 own[i / 128] = part == 0 && j < TILE_N && j0 + j < N ? bias[j0 + j] : T(0);
             }
 #endif
-            int before = 0;
-            for (int slice = first; slice < last; slice++, next_stage()) {
+            int before = 0, slice = first;
+            auto start_products = [&] {
                 const char *stage = ring + s * SLICE_BYTES;
                 const uint64_t a = description(stage + group * 8192, 16, 1024);
                 const uint64_t b = description(stage + A_BYTES * PIECES, WS_TRANS_B ? 16 : 8192, PIECES * 1024);
@@ -448,6 +494,23 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
                         multiply<TILE_N, PIECES>(sums, a + piece * (A_BYTES / 16) + step * 2, b + piece * 64 + step * (WS_TRANS_B ? 2 : 128),
                                          slice > first || piece > 0 || step > 0);
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            };
+#if LATER
+#pragma unroll
+            for (int j = 0; j < TILE_N / 64; j++, slice++, next_stage()) {
+                start_products();
+                if (kept_row < M) { /* a box of the tile before leaves meanwhile */
+                    next_box();
+                    stage_pairs(boxes + j % 2 * 2048, kept + j * 16);
+                    if (threadIdx.x % 32 == 0) store_box(boxes + j % 2 * 2048, c_map, kept_column + j * 64, kept_row, kept_matrix);
+                }
+                wait_for_products<1>();
+                if (j > 0) release(before);
+                before = s;
+            }
+#endif
+            for (; slice < last; slice++, next_stage()) {
+                start_products();
                 /* These products run on; those of the slice before are done now, and its stage can be filled again. */
                 wait_for_products<1>();
                 if (slice > first) release(before);
@@ -471,15 +534,22 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
             }
 #endif
 #if BY_MAP
+#if LATER
+            if (index + step_of_tiles < tiles) {
+#pragma unroll
+                for (int i = 0; i < TILE_N / 4; i++) kept[i] = pack(sums[i * 2], sums[i * 2 + 1]);
+                kept_row = warp_row, kept_column = j0, kept_matrix = matrix;
+                continue;
+            }
+            meet(1, MULTIPLIERS); /* nobody reads the ring any more: there is room for all boxes of the last tile */
+#endif
             if (warp_row >= M) continue;
-            /* Boxes of 64 columns, in turn through two places that this warp has. */
-            char *const boxes = extra + threadIdx.x / 32 * 4096;
 #pragma unroll
             for (int j = 0; j < TILE_N / 64; j++) {
-                if (threadIdx.x % 32 == 0) wait_for_stores<1>();
-                __syncwarp();
-                stage_sums(boxes + j % 2 * 2048, sums + j * 32);
-                if (threadIdx.x % 32 == 0) store_box(boxes + j % 2 * 2048, c_map, j0 + j * 64, warp_row, matrix);
+                char *const box = LATER ? ring + (threadIdx.x / 32 * (TILE_N / 64) + j) * 2048 : boxes + j % 2 * 2048;
+                if (!LATER) next_box();
+                stage_sums(box, sums + j * 32);
+                if (threadIdx.x % 32 == 0) store_box(box, c_map, j0 + j * 64, warp_row, matrix);
             }
 #elif SPLIT == 1
             if (warp_row < M) store<TILE_N>(sums, c + matrix * M * N, warp_row + threadIdx.x % 32 / 4, j0, M, N);
