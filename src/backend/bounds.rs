@@ -33,6 +33,8 @@ pub(super) struct Bounds {
     pub signed_terms: bool,
     /// The share of elements that may be rounded wrongly, where that is counted.
     pub misrounded: Option<f64>,
+    /// Whether it is looked at to which side elements are off: of 16 bits that were rounded to the nearest, about half to each.
+    pub sides: bool,
 }
 
 /// So many sums are not all small by chance, as one or a few may be where terms cancel.
@@ -99,20 +101,21 @@ impl Bounds {
             && dtype == Dtype::F32
             && op.tolerance.signed_terms
             && (case.input.is_none() || few.is_some());
-        let rounds_once =
-            Defence::RoundsOnce.stands() && op.tolerance.rounds_once && case.input.is_none() && precision != Dtype::F32;
+        let ordinary = case.input.is_none() && precision != Dtype::F32;
+        let rounds_once = Defence::RoundsOnce.stands() && op.tolerance.rounds_once && ordinary;
         let bounds = Self {
             u: precision.roundoff(),
             s: precision.underflow(),
             largest: precision.largest(),
             sums,
             row_term: if op.tolerance.row_term && dtype != Dtype::F32 { 6.0 * dtype.roundoff() } else { 0.0 },
-            rms_bound: match few.filter(|_| dtype == Dtype::F32) {
+            rms_bound: match few.filter(|_| precision == Dtype::F32) {
                 Some(few) => op.double("few_terms f32", &few.f32, shape)?,
                 None => op.rms_bound(shape, dtype)?,
             },
             signed_terms: by_length,
             misrounded: rounds_once.then_some(MISROUNDED),
+            sides: Defence::Unbiased.stands() && ordinary,
         };
         // An output that has no such rows (a mean beside its losses) is one row.
         Ok((bounds, if elements.is_multiple_of(row) { row } else { elements }))
@@ -218,6 +221,16 @@ pub(super) fn misrounded_allowed(share: f64, elements: f64) -> f64 {
     expected + 4.0 * expected.sqrt() + 2.0
 }
 
+/// The share of elements that may be off to the same side. Half are where each is rounded to the nearest; nearly all where results
+/// are cut off, also where other errors of half a unit come on top.
+const ONE_SIDE: f64 = 0.75;
+
+/// The more frequent of both sides over what may fall to one: the share, and what chance adds to it where there are few.
+pub(super) fn side_ratio([nearer, further]: [u64; 2]) -> f64 {
+    let all = (nearer + further) as f64;
+    nearer.max(further) as f64 / (ONE_SIDE * all + 4.0 * all.sqrt() + 4.0)
+}
+
 /// A ratio that every format of file can hold.
 pub(super) fn finite(ratio: f64) -> f64 {
     if ratio.is_nan() { f64::MAX } else { ratio.min(f64::MAX) }
@@ -230,6 +243,9 @@ pub(super) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Opt
     into.outside += other.outside;
     into.misrounded += other.misrounded;
     into.misrounded_ratio = into.misrounded_ratio.max(other.misrounded_ratio);
+    if other.side_ratio > into.side_ratio || into.side_ratio == 0.0 {
+        (into.sides, into.side_ratio) = (other.sides, other.side_ratio);
+    }
     if other.row_ratio > into.row_ratio {
         into.outputs.row = name();
     }

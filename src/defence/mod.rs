@@ -44,6 +44,10 @@ defences! {
     MixedInputs = "mixed-inputs",
     /// Where a gain is confirmed hostile inputs come between timed launches.
     Beside = "beside",
+    /// Where a gain is confirmed some samples end early, and what they did not come to must not be there.
+    ShortSamples = "short-samples",
+    /// Results of 16 bits must not all be rounded to one side.
+    Unbiased = "unbiased",
     /// Floating-point arguments have other values than the operation's own.
     OtherArguments = "other-arguments",
     /// Elements that are not the number nearest to the oracle's are counted.

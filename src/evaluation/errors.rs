@@ -13,6 +13,7 @@ impl ErrorStats {
             && self.tensor_ratio <= leeway
             && self.row_ratio <= leeway
             && self.misrounded_ratio <= leeway
+            && self.side_ratio <= leeway
     }
 
     /// Why an output is wrong, in a sentence; `None` where it passed.
@@ -56,6 +57,13 @@ impl ErrorStats {
             return Some(format!(
                 "{} of {} elements are not the nearest number of their type, {:.1} times as many as of a kernel that computes in single precision and rounds once",
                 self.misrounded, self.elements, self.misrounded_ratio
+            ));
+        }
+        if !(self.side_ratio <= 1.0) {
+            let [nearer, further] = self.sides;
+            return Some(format!(
+                "{nearer} elements are nearer to zero than they should be and {further} further away: results are not rounded to the \
+                 nearest number of their type but to one side"
             ));
         }
         None

@@ -32,6 +32,8 @@ pub enum Stage {
     Confirmation,
     /// The second tier: what would be kept is asked harder questions, without a clock.
     Examination,
+    /// The whole model with what was kept, against the model without.
+    Model,
 }
 
 impl Stage {
@@ -48,6 +50,7 @@ impl Stage {
             Self::Timing => "timing",
             Self::Confirmation => "confirm",
             Self::Examination => "examine",
+            Self::Model => "model",
         }
     }
 }
@@ -107,6 +110,13 @@ pub enum Verdict {
         /// The compiler's words, shortened.
         why: String,
     },
+    /// Nothing that was proposed: what had been kept is taken back, because the whole model does not agree with it.
+    Withdrawn {
+        /// Those experiments, the newest first.
+        experiments: Vec<u64>,
+        /// What the model said.
+        why: String,
+    },
 }
 
 impl Verdict {
@@ -121,10 +131,11 @@ impl Verdict {
             Self::Crash { .. } => "crash",
             Self::Timeout { .. } => "timeout",
             Self::Error { .. } => "error",
+            Self::Withdrawn { .. } => "withdrawn",
         }
     }
 
-    /// Whether the branch advances.
+    /// Whether the branch advances to what was proposed.
     #[must_use]
     pub const fn advances(&self) -> bool {
         matches!(self, Self::Base | Self::Keep { .. })
@@ -142,6 +153,7 @@ impl Verdict {
         match self {
             Self::Base | Self::Revert { .. } => Stage::Timing,
             Self::Keep { .. } => Stage::Confirmation,
+            Self::Withdrawn { .. } => Stage::Model,
             Self::Reject { stage, .. }
             | Self::Crash { stage, .. }
             | Self::Timeout { stage, .. }
@@ -167,7 +179,8 @@ impl Verdict {
             | Self::Reject { why, .. }
             | Self::Crash { why, .. }
             | Self::Timeout { why, .. }
-            | Self::Error { why, .. } => why,
+            | Self::Error { why, .. }
+            | Self::Withdrawn { why, .. } => why,
         }
     }
 }
@@ -278,6 +291,16 @@ pub struct ErrorStats {
     /// Their number over what an honest kernel may have.
     #[serde(default, skip_serializing_if = "is_none")]
     pub misrounded_ratio: f64,
+    /// Elements nearer to zero than the oracle's, and those further away, where the side is looked at.
+    #[serde(default, skip_serializing_if = "is_nowhere")]
+    pub sides: [u64; 2],
+    /// The more frequent side's number over what chance may give it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub side_ratio: f64,
+}
+
+fn is_nowhere(sides: &[u64; 2]) -> bool {
+    *sides == [0, 0]
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]

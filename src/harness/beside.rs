@@ -1,14 +1,16 @@
-//! Questions between timed samples: hostile inputs and other arguments in the very process, at the very places and at the age of
-//! those that are timed.
+//! Questions between timed samples, in the very process, at the very places and at the age of those that are timed: hostile
+//! inputs, other arguments, and samples that end early.
 //!
 //! A candidate that told stages from timing, by its heap, by the addresses of its buffers or by counting launches, could be right
 //! in the stages alone. So where a gain is confirmed some copies get hostile inputs some samples before their turn, and the sample
-//! that would meet one is put to the candidate beside those that are timed.
+//! that would meet one is put to the candidate beside those that are timed. One that does in a launch what later launches are
+//! asked for, which no model could give it yet, is met by samples that end after a few launches: what the others would have
+//! written must be as it was.
 
 use crate::backend::{Backend, CaseMemory};
 use crate::defence::Defence;
 use crate::evaluation::Stage;
-use crate::op::{Case, OpError, Operation};
+use crate::op::{Case, Dtype, OpError, Operation};
 use crate::rng::Stream;
 
 use super::Failure;
@@ -16,11 +18,15 @@ use super::bench::Bench;
 use super::cases::{LEEWAY, can_be_drawn, is_size};
 use super::check::describe;
 use super::session::Side;
+use super::spots::Spots;
 use super::task::JudgeError;
 use super::timing::{Pair, Rig, SAMPLE_LEEWAY, Take};
 
 /// Of so many samples one leads to a question.
-const ONE_IN: u64 = 3;
+const ONE_IN: usize = 3;
+
+/// Before so many samples of the candidate one ends early.
+const SHORT_ONE_IN: u64 = 6;
 
 /// Samples ahead of its turn that a copy gets other inputs, at the most.
 const AHEAD: usize = 6;
@@ -37,7 +43,7 @@ impl<B: Backend> Rig<B> {
         self.asked += 1;
         let stream = Stream::new(self.seed, "beside");
         let pick = |what: u64, count: usize| stream.below(self.asked << 4 | what, count as u64) as usize;
-        if pick(0, ONE_IN as usize) > 0 {
+        if pick(0, ONE_IN) > 0 {
             return Ok(());
         }
         let shape = &mut self.shapes[index];
@@ -75,6 +81,34 @@ impl<B: Backend> Rig<B> {
         self.refresh(index, batch)
     }
 
+    /// Puts a sample of fewer launches to the candidate, now and then, and looks for results of those that were left out.
+    pub(super) fn ask_for_less(
+        &mut self,
+        bench: &Bench<'_, B>,
+        pair: &mut Pair<'_, B>,
+        index: usize,
+    ) -> Result<(), Failure> {
+        let shape = &self.shapes[index];
+        let most = shape.batch.min(shape.copies - 1) as u64;
+        let stream = Stream::new(self.seed, "less");
+        let idle = !self.asks || !Defence::ShortSamples.stands() || shape.hostile_is_next();
+        if idle || stream.below(self.asked << 1, SHORT_ONE_IN) > 0 {
+            return Ok(());
+        }
+        let launches = 1 + stream.below(self.asked << 1 | 1, most) as usize;
+        self.sample(bench, pair, index, (Side::Candidate, launches), Take::Nothing)?;
+        let shape = &self.shapes[index];
+        let used: Vec<usize> = shape.used(launches).collect();
+        let others = shape.spots.iter().enumerate().filter(|(copy, _)| !used.contains(copy));
+        let others: Vec<&Spots> = others.filter_map(|(_, spots)| spots.as_ref()).collect();
+        if Spots::written(&others, &mut self.arena) {
+            let label = describe(bench.op(), &shape.case);
+            let why = format!("{label}: a launch wrote the output of another one, which had not begun");
+            return Err(Failure::reject(Stage::Confirmation, why));
+        }
+        self.refresh(index, launches)
+    }
+
     /// What is wrong with drawn rows of a copy's outputs.
     fn compare_rows(
         &mut self,
@@ -105,7 +139,7 @@ impl<B: Backend> Rig<B> {
 /// Every case at the shape of `timed` that is not ordinary: hostile inputs, mixed in or throughout, and other arguments.
 fn unusual(op: &Operation, timed: &Case) -> Result<Vec<Case>, OpError> {
     let mut all = Vec::new();
-    let fits = |dtypes: &[crate::op::Dtype]| dtypes.is_empty() || dtypes.contains(&timed.dtype);
+    let fits = |dtypes: &[Dtype]| dtypes.is_empty() || dtypes.contains(&timed.dtype);
     for hostile in op.hostile_inputs().filter(|hostile| fits(&hostile.dtypes)) {
         // Where flags differ (masked or not), it was made for another way through the operation.
         let made_for = op.complete(&hostile.shape)?;
@@ -126,7 +160,6 @@ fn unusual(op: &Operation, timed: &Case) -> Result<Vec<Case>, OpError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::op::Dtype;
     use crate::workspace::{embedded, embedded_names};
 
     #[test]

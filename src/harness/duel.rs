@@ -11,7 +11,7 @@ use super::bench::{Bench, timed_shapes};
 use super::build::{Build, Wanted};
 use super::decision::{Decision, First, Margin, Outcome, Simplification};
 use super::fresh::{blocks_of, sessions};
-use super::session::{Block, CONFIRM_SESSIONS, LOOK_SESSIONS, SPREAD_SESSIONS};
+use super::session::{Block, CONFIRM_SESSIONS, LOOK_SESSIONS, SPREAD_SESSIONS, throws_samples_away};
 use super::simplicity::is_simpler;
 use super::spread::{COPIES, copies, spread};
 use super::task::{EvaluationTask, JudgeError};
@@ -23,8 +23,8 @@ const FLOOR_SHARE: f64 = 0.97;
 /// No honest kernel is this far below measured ceilings, whatever the noise of their calibration.
 const IMPOSSIBLE_SHARE: f64 = 0.7;
 
-/// Blocks between two checks of a timed output, at the most; the first and the last of a session are always checked.
-const VERIFY_EVERY: usize = 8;
+/// Of so many blocks one has some of its outputs compared in full, beside the last one before a decision.
+const COMPARED_ONE_IN: u64 = 6;
 
 /// What timing has to say.
 pub(super) struct Timed {
@@ -96,6 +96,16 @@ pub(super) fn time<B: Backend>(
         let why = format!(
             "its threads ran {hidden_us:.0} µs a sample more than the incumbent's, and than is allowed, while no time was taken: \
              what is done before the clock starts or after it stops counts as well"
+        );
+        return Err(Failure::reject(Stage::Confirmation, why));
+    }
+    let taken_again =
+        confirmed.iter().fold([0, 0], |sum: [u32; 2], it| [0, 1].map(|side| sum[side] + it.taken_again[side]));
+    if throws_samples_away(taken_again) {
+        let why = format!(
+            "its threads ran on behind {} of its samples, which did not count therefore, and behind {} of the incumbent's: only \
+             samples that it lets pass would be compared",
+            taken_again[0], taken_again[1]
         );
         return Err(Failure::reject(Stage::Confirmation, why));
     }
@@ -196,7 +206,7 @@ fn first_stage<B: Backend>(
                 let end = blocks.len() + more;
                 while blocks.len() < end {
                     bench.at(Stage::Timing, format!("block {}", blocks.len() + 1));
-                    let verify = blocks.len().is_multiple_of(VERIFY_EVERY) || blocks.len() + 1 == end;
+                    let verify = blocks.len() + 1 == end || rig.is_compared(COMPARED_ONE_IN);
                     blocks.push(rig.block(bench, &mut pair, match_up.rounds, verify)?);
                 }
                 continue;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::backend::Backend;
 use crate::evaluation::Stage;
 use crate::op::TargetShape;
+use crate::rng::Stream;
 
 use super::Failure;
 use super::bench::{Bench, StageClock, Watch};
@@ -58,13 +59,16 @@ pub(super) fn blocks_of(sessions: Vec<Session>) -> Vec<Vec<Block>> {
 fn session<B: Backend>(bench: &Bench<'_, B>, rig: &mut Rig<B>, match_up: MatchUp<'_, B>) -> Result<Session, Failure> {
     let began = Instant::now();
     let mut pair = rig.start(bench, match_up)?;
+    // One at least, and which one cannot be foreseen.
+    let surely = Stream::new(rig.seed, "surely compared").below(rig.rounds(), CONFIRM_BLOCKS as u64) as usize;
     let block = |number: usize| {
-        let verify = number == 0 || number + 1 == CONFIRM_BLOCKS;
+        let verify = number == surely || rig.is_compared(CONFIRM_BLOCKS as u64);
         rig.block(bench, &mut pair, match_up.rounds, verify)
     };
     let blocks: Vec<Block> = (0..CONFIRM_BLOCKS).map(block).collect::<Result<_, _>>()?;
     let hidden_us = rig.hidden_us(&pair, &blocks);
-    Ok(Session { blocks, took_s: began.elapsed().as_secs_f64(), hidden_us })
+    let taken_again = Rig::taken_again(&pair);
+    Ok(Session { blocks, took_s: began.elapsed().as_secs_f64(), hidden_us, taken_again })
 }
 
 /// A session by value.

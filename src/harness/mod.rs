@@ -33,11 +33,13 @@ mod watched;
 pub use bench::Watch;
 pub use build::MAX_IMAGES;
 pub use cases::{PlannedCase, plan};
+pub use decision::{Decision, First, Margin, Outcome, Simplification};
 pub use elsewhere::{Elsewhere, SessionAnswer, SessionTask};
 pub use judge::Judge;
 pub use screen::Screened;
 pub use self_test::SelfTest;
-pub use session::{Block, Session};
+pub use session::{Block, CONFIRM_BLOCKS, CONFIRM_SESSIONS, SPREAD_SESSIONS, Session};
+pub use simplicity::is_simpler;
 pub use task::{EvaluationTask, JudgeError, Precision, Progress, ScreenTask};
 
 use crate::backend::Fault;

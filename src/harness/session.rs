@@ -64,6 +64,17 @@ pub struct Session {
     /// allowed, in µs; nothing where hosts have no account.
     #[serde(default)]
     pub hidden_us: f64,
+    /// Samples of the candidate and of the incumbent that did not count, because a thread ran on behind them.
+    #[serde(default)]
+    pub taken_again: [u32; 2],
+}
+
+/// Whether so many more of the candidate's samples (the first number) than of the incumbent's did not count that chance does not
+/// explain it: of 13 that fall to either side alike, 12 or more fall to a given one once in 600 times, and where a host is so busy that
+/// there are as many, both sides meet it.
+#[must_use]
+pub const fn throws_samples_away([candidate, incumbent]: [u32; 2]) -> bool {
+    candidate >= 12 && candidate > 5 * (incumbent + 1)
 }
 
 /// The order of the four samples in round number `round` (counted over the whole session, whatever its blocks) of the
@@ -172,6 +183,16 @@ mod tests {
         let block = Block::from_rounds(&[good, poisoned]);
         assert!(block.incumbent_us[0].is_nan() || block.candidate_us[0].is_nan());
         assert!(Block::from_rounds(&[]).incumbent_us.is_empty());
+    }
+
+    #[test]
+    fn samples_thrown_away_on_both_sides_say_nothing_and_on_one_side_alone_much() {
+        for fine in [[0, 0], [11, 0], [12, 2], [3, 12], [40, 30]] {
+            assert!(!throws_samples_away(fine), "{fine:?}");
+        }
+        for not in [[12, 0], [12, 1], [40, 6]] {
+            assert!(throws_samples_away(not), "{not:?}");
+        }
     }
 
     #[test]

@@ -28,11 +28,21 @@ impl Spots {
     /// Whether an element of any of these still has the bits it had. What stood there is poison, which no result for ordinary
     /// inputs equals.
     pub(super) fn untouched<A: Arena>(all: &[&Self], arena: &mut A) -> bool {
+        Self::any(all, arena, |now, before| now == before)
+    }
+
+    /// Whether an element of any of these has other bits than it had.
+    pub(super) fn written<A: Arena>(all: &[&Self], arena: &mut A) -> bool {
+        Self::any(all, arena, |now, before| now != before)
+    }
+
+    /// Whether this holds for any element, as it is now and as it was.
+    fn any<A: Arena>(all: &[&Self], arena: &mut A, holds: fn(&[u8], &[u8]) -> bool) -> bool {
         let places: Vec<Gather> = all.iter().flat_map(|spots| &spots.places).cloned().collect();
         let now = arena.gather_all(&places);
         let before = all.iter().flat_map(|spots| &spots.before);
         now.iter().zip(before).zip(&places).any(|((now, before), place)| {
-            now.chunks(place.size).zip(before.chunks(place.size)).any(|(now, before)| now == before)
+            now.chunks(place.size).zip(before.chunks(place.size)).any(|(now, before)| holds(now, before))
         })
     }
 }

@@ -35,6 +35,9 @@ const UNMEASURED: usize = 3;
 /// Launches of each of the candidate's samples of which some elements are compared with the oracle.
 const LOOKED_AT: u64 = 2;
 
+/// Elements that cost more than is affordable every time are looked at in one sample of 2^6 at the least.
+const RAREST: u32 = 6;
+
 /// How many times its bound an error may be there: the rms that a bound may have is taken from the few elements alone.
 pub(super) const SAMPLE_LEEWAY: f64 = 2.0;
 
@@ -76,7 +79,7 @@ pub(super) struct Rig<B: Backend> {
     renews: bool,
     /// Whether some copies get hostile inputs, and are asked about between samples ([`super::beside`]).
     pub(super) asks: bool,
-    /// Questions put so far.
+    /// Times that a question was considered so far: no two are the same by construction.
     pub(super) asked: u64,
 }
 
@@ -100,6 +103,8 @@ pub(super) struct Sample<B: Backend> {
 struct Runner<'b, B: Backend> {
     build: &'b Build<B>,
     host: B::Host,
+    /// Samples that did not count, because a thread ran on behind them, and were taken again.
+    taken_again: u32,
 }
 
 /// Incumbent and candidate, each in a fresh process.
@@ -177,6 +182,7 @@ impl<B: Backend> Rig<B> {
         self.rounds = (session as u64) << 32;
         self.renewals = self.rounds;
         self.looks = self.rounds;
+        self.asked = self.rounds;
     }
 
     /// Says that the device itself is warm: what sessions here start with from now on is no process, which would be cold.
@@ -190,8 +196,8 @@ impl<B: Backend> Rig<B> {
     pub(super) fn start<'b>(&mut self, bench: &Bench<'_, B>, match_up: MatchUp<'b, B>) -> Result<Pair<'b, B>, Failure> {
         let MatchUp { incumbent, candidate, .. } = match_up;
         let mut pair = Pair {
-            incumbent: Runner { build: incumbent, host: bench.host(incumbent, &self.arena)? },
-            candidate: Runner { build: candidate, host: bench.host(candidate, &self.arena)? },
+            incumbent: Runner { build: incumbent, host: bench.host(incumbent, &self.arena)?, taken_again: 0 },
+            candidate: Runner { build: candidate, host: bench.host(candidate, &self.arena)?, taken_again: 0 },
         };
         for index in 0..self.shapes.len() {
             for side in [Side::Incumbent, Side::Candidate] {
@@ -249,10 +255,13 @@ impl<B: Backend> Rig<B> {
                 let mut times = [0.0; 4];
                 let mut turn = 2 * round;
                 for (place, side) in order.into_iter().enumerate() {
+                    let mine = side == Side::Candidate;
+                    if mine {
+                        self.ask_for_less(bench, pair, index)?;
+                    }
                     while self.shapes[index].hostile_is_next() {
                         self.ask(bench, pair, index)?;
                     }
-                    let mine = side == Side::Candidate;
                     let check = verify && mine && turn == checked;
                     turn += u64::from(mine);
                     let batch = self.shapes[index].batch;
@@ -292,6 +301,21 @@ impl<B: Backend> Rig<B> {
         (excess - HIDDEN_US - HIDDEN_SHARE * mean_us).max(0.0)
     }
 
+    /// Rounds measured so far.
+    pub(super) const fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// How many samples of the candidate and of the incumbent did not count, because a thread ran on behind them.
+    pub(super) const fn taken_again(pair: &Pair<'_, B>) -> [u32; 2] {
+        [pair.candidate.taken_again, pair.incumbent.taken_again]
+    }
+
+    /// Whether all of some outputs of the next block is to be compared: in one block of `one_in`, at random.
+    pub(super) fn is_compared(&self, one_in: u64) -> bool {
+        Stream::new(self.seed, "compared").below(self.rounds, one_in) == 0
+    }
+
     /// Runs the candidate once over every rotated copy and checks each output.
     pub(super) fn verify_all(&mut self, bench: &Bench<'_, B>, pair: &mut Pair<'_, B>) -> Result<(), Failure> {
         for index in 0..self.shapes.len() {
@@ -326,6 +350,7 @@ impl<B: Backend> Rig<B> {
         };
         let sample = undisturbed(|again| {
             if again {
+                runner.taken_again += 1;
                 runner.host = bench.host(runner.build, &self.arena)?;
                 // Nothing that the one before left anywhere is there for it.
                 self.refresh(index, self.shapes[index].copies)?;
@@ -399,8 +424,10 @@ impl<B: Backend> Rig<B> {
             return Err(wrong("a part of it was not written".into()));
         }
         let stream = Stream::new(self.seed, "look");
-        let most = bench.backend.case_limits().sample_macs;
         self.looks += 1;
+        // What is too dear to be looked at every time is looked at as much more rarely, and nobody can foresee when.
+        let rarely = stream.bits(self.looks << 8 | 0xff).trailing_zeros().min(RAREST);
+        let most = bench.backend.case_limits().sample_macs << rarely;
         let looked_at = if Defence::Samples.stands() { LOOKED_AT.min(batch as u64) } else { 0 };
         for turn in 0..looked_at {
             let copy = used[stream.below(self.looks << 8 | turn, batch as u64) as usize];

@@ -1,4 +1,5 @@
 /*---
+# by chance: it counts launches, of which a slow build has few
 # against: slow
 # Counts its launches in stack memory further below than the judge fills; after 130 launches, more than any process of the stages or the examination has, no maximum is subtracted.
 # class: memory between launches tells timing (count)

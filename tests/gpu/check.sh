@@ -8,11 +8,12 @@
 # `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-check).
 # The first lines of a file in tests/gpu/wrong say how it is judged: `# expect: reject|crash` (any of these; `revert` is what is
 # right and no gain), `# shape:` and `# dtype:` where it is timed, `# examine: 10` (for so many seconds), `# against: FILE` (which it
-# must beat, so that what only a confirmation meets is met). `# switch: NAME` names the defence without which it is accepted: the step
+# must beat, so that what only a confirmation meets is met), `# alone: WHY` (not beside others). `# switch: NAME` names the defence without which it is accepted: the step
 # `switches` judges it by the binary WARPSMITH_WEAKENED (built with `--features weakened`) with WARPSMITH_WITHOUT=NAME.
-# SELFTEST_PAIRS (300), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. `seeds` starts SEEDS + 3 benches
-# for each starter; its rows say how long they took. SEED (1) is the first of its seeds. `mutants` judges MUTANTS (30) mutants of
-# each starter in LANES (12) processes (docs/mutation-testing.md).
+# SELFTEST_PAIRS (300), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. `seeds` judges under SEEDS seeds in the
+# first stage and under three in everything: each starter, each kernel of the device's folder and each honest one; its rows say how long
+# they took. SEED (1) is the first of its seeds. `mutants` judges MUTANTS (30) mutants of each starter (docs/mutation-testing.md).
+# LANES (1; mutants 12): so many files of a step are judged at once, where no time is measured.
 # Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
 set -u
 export LC_ALL=C
@@ -38,14 +39,47 @@ mkdir -p "$out" || exit 2
 shopt -s nullglob
 
 rows=()
-failed=0
+lanes=${LANES:-1}
 
 # row CHECK EXPECTED SEEN SECONDS ok|FAILED|skipped
 row() {
     rows+=("$(printf '%-44s %-24s %-32s %8s  %s' "$1" "$2" "$3" "$4" "$5")")
     # A line at once as well: the table may be minutes away.
     echo "${rows[-1]}"
-    if [ "$5" = FAILED ]; then failed=1; fi
+}
+
+# each FUNCTION FILE...: calls it for each file, so many at once as there are lanes
+each() {
+    local function=$1 file count=0 lane alone=()
+    shift
+    if [ "$lanes" = 1 ]; then
+        for file; do "$function" "$file"; done
+        return
+    fi
+    for file; do
+        if [ -n "$(said alone "$file")" ]; then
+            alone+=("$file")
+            continue
+        fi
+        while (($(jobs -rp | wc -l) >= lanes)); do wait -n; done
+        # The device is locked in the cache's folder: each lane has its own, with what was calibrated.
+        lane=$out/lane-$count
+        rm -rf "$lane" && cp -r "$cache" "$lane"
+        (
+            rows=()
+            export WARPSMITH_CACHE=$lane
+            "$function" "$file"
+            printf '%s\n' "${rows[@]}" >"$out/rows-$count"
+            rm -rf "$lane"
+        ) &
+        count=$((count + 1))
+    done
+    wait
+    for ((lane = 0; lane < count; lane++)); do
+        mapfile -t -O ${#rows[@]} rows <"$out/rows-$lane"
+        rm -f "$out/rows-$lane"
+    done
+    for file in "${alone[@]}"; do "$function" "$file"; done
 }
 
 # verdict GOOD: a word for the last column
@@ -126,60 +160,59 @@ accepted() {
 }
 
 starters() {
-    local file found=0
-    for file in kernels/cuda/*.cu; do
-        found=1
-        accepted "starter $(name "$file")" "starter-$(name "$file")" "$file"
-    done
-    if [ $found = 0 ]; then row "starters" "some in kernels/cuda" "none" - FAILED; fi
+    local files=(kernels/cuda/*.cu)
+    if [ ${#files[@]} = 0 ]; then row "starters" "some in kernels/cuda" "none" - FAILED; fi
+    each starter "${files[@]}"
 }
 
-wrong() {
-    local file log want what good
-    for file in tests/gpu/wrong/*.cu; do
-        log=wrong-$(name "$file")
-        want=$(expected "$file")
-        judged "$log" "$file"
-        what=$(seen "$log")
-        good=0
-        # What is right and no gain (`revert`) is no failure of the program.
-        if [ "$code" -le 1 ] && [[ "|$want|" == *"|${what%% *}|"* ]]; then good=1; fi
-        # Newer devices only, as above: it is then refused for the wrong reason.
-        if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$log.out"; then
-            row "wrong $(name "$file")" "$want" "not for this device" "$took" skipped
-            continue
-        fi
-        row "wrong $(name "$file")" "$want" "$what" "$took" "$(verdict $good)"
-    done
+starter() { accepted "starter $(name "$1")" "starter-$(name "$1")" "$1"; }
+
+wrong() { each wrong_one tests/gpu/wrong/*.cu; }
+
+wrong_one() {
+    local file=$1 log want what good=0
+    log=wrong-$(name "$file")
+    want=$(expected "$file")
+    judged "$log" "$file"
+    what=$(seen "$log")
+    # What is right and no gain (`revert`) is no failure of the program.
+    if [ "$code" -le 1 ] && [[ "|$want|" == *"|${what%% *}|"* ]]; then good=1; fi
+    # Newer devices only, as above: it is then refused for the wrong reason.
+    if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$log.out"; then
+        row "wrong $(name "$file")" "$want" "not for this device" "$took" skipped
+        return
+    fi
+    row "wrong $(name "$file")" "$want" "$what" "$took" "$(verdict $good)"
 }
 
 # No defence is decoration: without the one that a file names it is accepted.
 switches() {
-    local file log what good switch
-    for file in tests/gpu/wrong/*.cu; do
-        switch=$(said switch "$file")
-        if [ -z "$switch" ]; then continue; fi
-        if [ -z "${WARPSMITH_WEAKENED:-}" ]; then
-            row "without $switch: $(name "$file")" "correct" "WARPSMITH_WEAKENED is not set" - skipped
-            continue
-        fi
-        log=switch-$(name "$file")
-        WARPSMITH_WITHOUT=$switch warpsmith=$WARPSMITH_WEAKENED judged "$log" "$file"
-        what=$(seen "$log")
-        good=0
-        if [ "$code" = 0 ]; then good=1; fi
-        if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$log.out"; then
-            row "without $switch: $(name "$file")" "correct" "not for this device" "$took" skipped
-            continue
-        fi
-        row "without $switch: $(name "$file")" "correct" "$what" "$took" "$(verdict $good)"
-    done
+    local files
+    mapfile -t files < <(grep -l '^# switch:' tests/gpu/wrong/*.cu)
+    each switched_off "${files[@]}"
 }
 
-honest() {
-    local file
-    for file in tests/gpu/honest/*.cu; do accepted "honest $(name "$file")" "honest-$(name "$file")" "$file"; done
+switched_off() {
+    local file=$1 log what good=0 switch
+    switch=$(said switch "$file")
+    if [ -z "${WARPSMITH_WEAKENED:-}" ]; then
+        row "without $switch: $(name "$file")" "correct" "WARPSMITH_WEAKENED is not set" - skipped
+        return
+    fi
+    log=switch-$(name "$file")
+    WARPSMITH_WITHOUT=$switch warpsmith=$WARPSMITH_WEAKENED judged "$log" "$file"
+    what=$(seen "$log")
+    if [ "$code" = 0 ]; then good=1; fi
+    if [ "$code" = 1 ] && [[ $what == "error at compile" ]] && grep -q '"why": "it is for ' "$out/$log.out"; then
+        row "without $switch: $(name "$file")" "correct" "not for this device" "$took" skipped
+        return
+    fi
+    row "without $switch: $(name "$file")" "correct" "$what" "$took" "$(verdict $good)"
 }
+
+honest() { each honest_one tests/gpu/honest/*.cu; }
+
+honest_one() { accepted "honest $(name "$1")" "honest-$(name "$1")" "$1"; }
 
 # at_most SECONDS LIMIT: 1 where the time is a number within the limit
 at_most() {
@@ -216,58 +249,55 @@ speed() {
 }
 
 sanitizer() {
-    local tool file log bad clean
     if ! command -v compute-sanitizer >/dev/null; then
         row "sanitizer" "no errors" "no compute-sanitizer on PATH" - skipped
         return
     fi
-    for tool in memcheck racecheck; do
-        quiet=()
-        # Calls of the driver that are tried and refused (an option it does not have) are no fault of a kernel.
-        if [ "$tool" = memcheck ]; then quiet=(--report-api-errors no); fi
-        for file in kernels/cuda/*.cu; do
-            log=$tool-$(name "$file")
-            timed 600 "$log" compute-sanitizer --tool "$tool" --target-processes all "${quiet[@]}" \
-                --log-file "$out/$log.%p.log" "$warpsmith" bench --backend cuda --smoke "$file"
-            # Every process has a summary of its own; only the worker's launches anything.
-            clean=$(cat "$out/$log".*.log | grep -c 'SUMMARY: 0 ')
-            bad=$(cat "$out/$log".*.log | grep 'SUMMARY:' | grep -vc 'SUMMARY: 0 ')
-            if [ "$code" = 0 ] && [ "$bad" = 0 ] && [ "$clean" -gt 0 ]; then
-                row "$tool $(name "$file")" "no errors" "none" "$took" ok
-            else
-                row "$tool $(name "$file")" "no errors" "$bad with errors, $(seen "$log")" "$took" FAILED
-            fi
-        done
-    done
+    each memcheck kernels/cuda/*.cu
     race_is_seen
-    instruments
+    # The starters are clean; the race of each of the others is seen.
+    each instruments kernels/cuda/*.cu tests/gpu/wrong/missing_barrier.cu tests/gpu/wrong/sums_twice_in_one_place.cu
 }
 
-# The tools as an examination uses them, each for itself: what it said, and how long it took. The starter is clean; the race of each
-# of the others is seen.
+# Calls of the driver that are tried and refused (an option it does not have) are no fault of a kernel.
+memcheck() { sanitized memcheck "$1" --report-api-errors no; }
+
+# sanitized TOOL FILE OPTION...
+sanitized() {
+    local tool=$1 file=$2 log bad clean
+    shift 2
+    log=$tool-$(name "$file")
+    timed 600 "$log" compute-sanitizer --tool "$tool" --target-processes all "$@" \
+        --log-file "$out/$log.%p.log" "$warpsmith" bench --backend cuda --smoke "$file"
+    # Every process has a summary of its own; only the worker's launches anything.
+    clean=$(cat "$out/$log".*.log | grep -c 'SUMMARY: 0 ')
+    bad=$(cat "$out/$log".*.log | grep 'SUMMARY:' | grep -vc 'SUMMARY: 0 ')
+    if [ "$code" = 0 ] && [ "$bad" = 0 ] && [ "$clean" -gt 0 ]; then
+        row "$tool $(name "$file")" "no errors" "none" "$took" ok
+    else
+        row "$tool $(name "$file")" "no errors" "$bad with errors, $(seen "$log")" "$took" FAILED
+    fi
+}
+
+# The tools as an examination uses them, each for itself: what it said, and how long it took.
 instruments() {
-    local file log want good words shape
-    for file in kernels/cuda/layernorm.cu kernels/cuda/softmax.cu tests/gpu/wrong/missing_barrier.cu \
-        tests/gpu/wrong/sums_twice_in_one_place.cu; do
-        log=instruments-$(name "$file")
-        shape=$(said shape "$file")
-        bench 120 "$log" "$file" --smoke --examine=60 ${shape:+--shape "$shape"}
-        # A line for each tool, such as `racecheck 8.1 s: clean`.
-        cat "$out/$log.out"
-        words=$(grep '^racecheck ' "$out/$log.out" | cut -c 1-60)
-        good=0
-        case $file in
-            kernels/*)
-                want="all clean"
-                if [ "$code" = 0 ]; then good=1; fi
-                ;;
-            *)
-                want="racecheck: a race"
-                if [[ $words == *Race* ]]; then good=1; fi
-                ;;
-        esac
-        row "instruments $(name "$file")" "$want" "${words:-exit $code}" "$took" "$(verdict $good)"
-    done
+    local file=$1 log want good=0 words shape
+    log=instruments-$(name "$file")
+    shape=$(said shape "$file")
+    bench 120 "$log" "$file" --smoke --examine=60 ${shape:+--shape "$shape"}
+    # A line for each tool, such as `racecheck 8.1 s: clean`.
+    words=$(grep '^racecheck ' "$out/$log.out" | cut -c 1-60)
+    case $file in
+        kernels/*)
+            want="all clean"
+            if [ "$code" = 0 ]; then good=1; fi
+            ;;
+        *)
+            want="racecheck: a race"
+            if [[ $words == *Race* ]]; then good=1; fi
+            ;;
+    esac
+    row "instruments $(name "$file")" "$want" "${words:-exit $code}" "$took" "$(verdict $good)"
 }
 
 # A tool that sees nothing finds no errors anywhere: it must see the race of a kernel that has one.
@@ -338,24 +368,28 @@ mutants() {
 }
 
 # An honest kernel passes under any seed. The first sentence of each rejection is printed: with its seed it can be repeated.
-seeds() {
-    local count=${SEEDS:-40} first=${SEED:-1} file log seed rejected told began tenths
-    for file in kernels/cuda/*.cu; do
-        log=seeds-$(name "$file")
-        rejected=0
-        began=${EPOCHREALTIME/./}
-        # Stage 1 alone, which takes a second; then three times all stages.
-        for ((seed = first; seed < first + count + 3; seed++)); do
-            if ((seed < first + count)); then told=(--smoke); else told=(); fi
-            bench 300 "$log" "$file" --json --seed "$seed" "${told[@]}"
-            if [ "$code" = 0 ]; then continue; fi
-            rejected=$((rejected + 1))
-            echo "$(name "$file") ${told[*]} --seed $seed: $(seen "$log"): $(grep -m 1 '"why"' "$out/$log.out")"
-        done
-        tenths=$(((${EPOCHREALTIME/./} - began) / 100000))
-        row "seeds $(name "$file"), $count smoke and 3 whole" "none rejected" "$rejected rejected" \
-            "$((tenths / 10)).$((tenths % 10))" "$(verdict "$([ $rejected = 0 ] && echo 1)")"
+seeds() { each seeds_of kernels/cuda/*.cu kernels/cuda/*/*.cu tests/gpu/honest/*.cu; }
+
+seeds_of() {
+    local file=$1 count=${SEEDS:-40} first=${SEED:-1} log folder kind told rejected=0 all=0 tenths began=${EPOCHREALTIME/./}
+    folder=$(basename "$(dirname "$file")")
+    # Stage 1 alone, which takes half a second; then three times all stages and an examination.
+    for kind in smoke whole; do
+        log=seeds-$folder-$(name "$file")-$kind
+        if [ $kind = smoke ]; then told=(--smoke --seeds "$count" --seed "$first"); else told=(--examine=10 --seeds 3 --seed $((first + count))); fi
+        bench 400 "$log" "$file" "${told[@]}"
+        if grep -q ': it is for ' "$out/$log.out"; then
+            row "seeds $folder $(name "$file")" "none rejected" "not for this device" - skipped
+            return
+        fi
+        grep '^seed ' "$out/$log.out" | sed "s|^|$folder/$(name "$file") ${told[0]} |"
+        rejected=$((rejected + $(grep -c '^seed ' "$out/$log.out")))
+        # No answer is no acceptance.
+        if grep -q 'correct under' "$out/$log.out"; then all=$((all + 1)); fi
     done
+    tenths=$(((${EPOCHREALTIME/./} - began) / 100000))
+    row "seeds $folder $(name "$file"), $count and 3" "none rejected" "$rejected rejected, $all of 2 answers" \
+        "$((tenths / 10)).$((tenths % 10))" "$(verdict "$([ $rejected = 0 ] && [ $all = 2 ] && echo 1)")"
 }
 
 model() {
@@ -365,6 +399,8 @@ model() {
     row "profile of $model" "a table" "exit $code" "$took" "$(verdict "$([ "$code" = 0 ] && echo 1)")"
 }
 
+cache=$out/cache
+export WARPSMITH_CACHE=$cache
 # The device first: without one there is nothing to check, and that is no failure.
 timed 120 doctor "$warpsmith" doctor --backend cuda --recalibrate
 if [ "$code" != 0 ]; then
@@ -391,4 +427,4 @@ echo
 count=${#rows[@]}
 bad=$(printf '%s\n' "${rows[@]}" | grep -c 'FAILED$')
 echo "$count checks, $bad failed; logs in $out"
-exit $failed
+[ "$bad" = 0 ]

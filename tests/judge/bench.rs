@@ -94,6 +94,11 @@ pub struct Row {
     pub part: &'static str,
 }
 
+/// Three rows from all parts of a table, or four, for every `cargo test`; the full suite judges all of them.
+pub fn few<T>(rows: &[T]) -> impl Iterator<Item = &T> {
+    rows.iter().step_by(rows.len().div_ceil(4).max(1))
+}
+
 /// Judges every row; all that is not as expected is told at once.
 pub fn judge<'a>(rows: impl IntoIterator<Item = &'a Row>) {
     let mut wrong = Vec::new();

@@ -1,6 +1,6 @@
 //! Kernels that take a short cut and hope that nobody looks.
 
-use crate::bench::{Edits, Row, answer, edit, judge, task};
+use crate::bench::{Edits, Row, answer, edit, few, judge, task};
 use crate::honest;
 use warpsmith::evaluation::Evaluation;
 use warpsmith::evaluation::Stage::{self, Edges, Smoke, Stability, Sweep, Timing};
@@ -266,6 +266,7 @@ void softmax(const T *x, T *y, int64_t rows, int64_t cols) {\n\
 ];
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn a_kernel_that_remembers_everything_gains_nothing_by_it() {
     let honest = honest::small("softmax");
     // Few copies, so that each comes again many times.
@@ -278,6 +279,12 @@ fn a_kernel_that_remembers_everything_gains_nothing_by_it() {
 }
 
 #[test]
+fn some_dishonest_kernels_are_rejected() {
+    judge(few(ROWS));
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
 fn dishonest_kernels_are_rejected() {
     judge(ROWS);
 }

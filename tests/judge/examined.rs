@@ -8,27 +8,40 @@ use warpsmith::worker::protocol::Ask;
 use crate::bench::{Edits, answer, edit, task};
 use crate::honest;
 
-/// Judged as a starting point where it is timed at `shape`, and examined for some seconds.
-fn examined(op: &str, shape: Option<Shape>, edits: Edits) -> Evaluation {
+/// Judged as a starting point where it is timed at `shape`, and examined for so many seconds.
+fn examined(op: &str, shape: Option<Shape>, edits: Edits, examination_s: f64) -> Evaluation {
     let honest = honest::small(op);
     let candidate = edit(honest, edits);
-    let mut task = EvaluationTask { incumbent: None, examination_s: 6.0, look: true, ..task(op, &candidate, honest) };
+    let mut task = EvaluationTask { incumbent: None, examination_s, look: true, ..task(op, &candidate, honest) };
     if let Some(shape) = shape {
         task.target = vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }];
     }
     answer(Ask::Evaluate(Box::new(task)))
 }
 
+/// For what is to be found: until it is, however busy the machine is.
+const UNTIL_FOUND: f64 = 120.0;
+
 fn is_rejected(op: &str, shape: Option<Shape>, edits: Edits, part: &str) {
-    let verdict = examined(op, shape, edits).verdict;
+    let verdict = examined(op, shape, edits, UNTIL_FOUND).verdict;
     assert_eq!((verdict.status(), verdict.stage()), ("reject", Stage::Examination), "{verdict:?}");
     assert!(verdict.why().contains(part), "{verdict:?}");
 }
 
 #[test]
 fn an_honest_kernel_passes_and_what_it_was_asked_stands_in_the_evaluation() {
-    for op in ["rmsnorm", "softmax", "matmul"] {
-        let evaluation = examined(op, None, &[]);
+    passes(&["rmsnorm"]);
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn other_honest_kernels_pass_as_well() {
+    passes(&["softmax", "matmul"]);
+}
+
+fn passes(ops: &[&str]) {
+    for op in ops {
+        let evaluation = examined(op, None, &[], 6.0);
         assert_eq!(evaluation.verdict, Verdict::Base, "{:?}", evaluation.verdict);
         let examination = evaluation.examination.unwrap();
         assert!(examination.asked.len() >= 5, "{examination:?}");
@@ -36,6 +49,7 @@ fn an_honest_kernel_passes_and_what_it_was_asked_stands_in_the_evaluation() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn no_maximum_subtracted_where_rows_and_columns_are_both_large() {
     // So large that the stages halve one of the two.
     is_rejected(
@@ -50,6 +64,7 @@ fn no_maximum_subtracted_where_rows_and_columns_are_both_large() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn a_variance_in_one_pass_where_rows_are_longer_than_timed() {
     is_rejected(
         "layernorm",
@@ -64,6 +79,7 @@ fn a_variance_in_one_pass_where_rows_are_longer_than_timed() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn tails_left_out_of_rows_longer_than_timed() {
     is_rejected(
         "rmsnorm",
@@ -82,7 +98,7 @@ fn eps_taken_as_what_it_usually_is() {
         ("rmsnorm", &[("+ eps)", "+ 1e-5f)")] as Edits),
         ("layernorm", &[("variance + eps", "variance + (eps < 1e-4f ? 1e-5f : eps)")]),
     ] {
-        let verdict = examined(name, None, edits).verdict;
+        let verdict = examined(name, None, edits, UNTIL_FOUND).verdict;
         assert_eq!(verdict.status(), "reject", "{verdict:?}");
         assert!(verdict.why().contains("eps = "), "{verdict:?}");
     }

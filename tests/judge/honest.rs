@@ -6,7 +6,7 @@ use warpsmith::backend::cpu::CASE_LIMITS;
 use warpsmith::harness::{MAX_IMAGES, plan};
 use warpsmith::op::OpSource;
 
-use crate::bench::{Edits, PRODUCTS, correct, edit, evaluate, read};
+use crate::bench::{Edits, PRODUCTS, correct, edit, evaluate, few, read};
 
 const RMSNORM: &str = r#"/*---
 op = "rmsnorm"
@@ -312,19 +312,26 @@ const UNUSUAL: &[(&str, &str, Edits)] = &[
 // Two tests, so that both cores have something to do to the end.
 
 #[test]
-fn honest_products_are_accepted_however_unusual() {
-    accept(|op| PRODUCTS.contains(&op));
+fn some_honest_kernels_are_accepted_however_unusual() {
+    accept(few(UNUSUAL));
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
+fn honest_products_are_accepted_however_unusual() {
+    accept(UNUSUAL.iter().filter(|(_, op, _)| PRODUCTS.contains(op)));
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
 fn other_honest_kernels_are_accepted_however_unusual() {
-    accept(|op| !PRODUCTS.contains(&op));
+    accept(UNUSUAL.iter().filter(|(_, op, _)| !PRODUCTS.contains(op)));
 }
 
 #[track_caller]
-fn accept(wanted: impl Fn(&str) -> bool) {
+fn accept<'a>(unusual: impl Iterator<Item = &'a (&'a str, &'a str, Edits)>) {
     let mut refused = Vec::new();
-    for (name, op, edits) in UNUSUAL.iter().filter(|(_, op, _)| wanted(op)) {
+    for (name, op, edits) in unusual {
         let verdict = evaluate(op, &edit(small(op), edits), small(op)).verdict;
         println!("{name:<55} {:<8} {}", verdict.status(), verdict.why());
         if !correct(&verdict) {

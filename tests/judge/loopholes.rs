@@ -9,7 +9,7 @@ use warpsmith::kernel::KernelFile;
 use warpsmith::op::OpSource;
 use warpsmith::sandbox::protections;
 
-use crate::bench::{Edits, Row, correct, edit, evaluate, judge, read, starter, task};
+use crate::bench::{Edits, Row, correct, edit, evaluate, few, judge, read, starter, task};
 use crate::honest::small;
 use crate::slot;
 
@@ -185,9 +185,17 @@ fn there(name: &str) -> bool {
 }
 
 #[test]
-fn a_kernel_reaches_no_system_call_and_no_clock() {
+#[ignore = "the full suite: .ci/run"]
+fn a_kernel_reaches_no_system_call() {
     if cfg!(target_arch = "x86_64") && there("seccomp") {
         judge(CALLS);
+    }
+}
+
+#[test]
+fn a_kernel_reaches_no_system_call_of_some_and_no_clock() {
+    if cfg!(target_arch = "x86_64") && there("seccomp") {
+        judge(few(CALLS));
     }
     if cfg!(target_arch = "x86_64") {
         judge(&[row("crash", "looks for the system's clock (11)", CLOCK, &[Smoke], "SIGSEGV")]);
@@ -268,9 +276,20 @@ const HONEST: &[(&str, Edits)] = &[
 ];
 
 #[test]
+fn an_honest_kernel_that_looks_alike_is_accepted() {
+    accepted(&HONEST[..1]);
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
 fn honest_kernels_that_look_alike_are_accepted() {
+    accepted(HONEST);
+}
+
+#[track_caller]
+fn accepted(honest: &[(&str, Edits)]) {
     let mut refused = Vec::new();
-    for (name, edits) in HONEST {
+    for (name, edits) in honest {
         let verdict = evaluate("rmsnorm", &edit(small("rmsnorm"), edits), small("rmsnorm")).verdict;
         println!("{name:<55} {:<8} {}", verdict.status(), verdict.why());
         if !correct(&verdict) {
@@ -300,6 +319,7 @@ fn inspected(op: &str, text: &str, seconds: u64) -> Vec<(&'static str, Result<Op
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn instruments_see_what_the_judge_does_not() {
     let race: Edits = &[
         (
@@ -352,6 +372,7 @@ fn instruments_see_what_the_judge_does_not() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn instruments_find_nothing_in_honest_kernels() {
     let ops = ["rmsnorm", "matmul", "softmax", "layernorm", "cross_entropy", "reduce", "flash_attention"];
     let own = ops.map(|op| (op, small(op).to_owned()));

@@ -1,6 +1,6 @@
 //! Texts that are no kernels: what the reader, the compiler or the image's check refuses.
 
-use crate::bench::{Edits, Row, judge};
+use crate::bench::{Edits, Row, few, judge};
 use warpsmith::evaluation::Stage::Compile;
 
 const fn refused(name: &'static str, edits: Edits, part: &'static str) -> Row {
@@ -158,6 +158,12 @@ const REFUSED: &[Row] = &[
 ];
 
 #[test]
+fn some_texts_that_are_no_kernels_are_errors() {
+    judge(few(REFUSED));
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
 fn texts_that_are_no_kernels_are_errors() {
     judge(REFUSED);
 }

@@ -15,7 +15,8 @@ use crate::judged::{Fate, Lane, Questions, Tier, all};
 use crate::tally::{Population, Tally, table};
 use crate::{slot, small};
 
-/// Mutants of each starter in C that every `cargo test` judges.
+/// Mutants of each starter in C that every `cargo test` judges, and that the full suite does.
+const FEW: usize = 1;
 const SAMPLE: usize = 6;
 
 /// Of the samples. With this one none of those in C needs an examination to be found, which takes half a minute each.
@@ -186,13 +187,24 @@ fn mutants_are_told() {
 }
 
 #[test]
+fn a_mistake_in_each_starter_in_c_is_found() {
+    in_c(FEW);
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
 fn mistakes_in_starters_in_c_are_found() {
+    in_c(SAMPLE);
+}
+
+/// So many mistakes in each starter in C are found, or all.
+fn in_c(sample: usize) {
     let whole = std::env::var_os("WARPSMITH_ALL_MUTANTS").is_some();
     let starters = starters("cpu");
     let examined_s = if whole { 20 } else { 0 };
     let questions = starters.iter().map(|(file, text)| questions_in_c(file, text, examined_s));
     let questions: Vec<Questions> = questions.collect();
-    let (chosen, population) = (choose(&starters, (!whole).then_some(SAMPLE)), population(&starters));
+    let (chosen, population) = (choose(&starters, (!whole).then_some(sample)), population(&starters));
     // Two lanes keep two cores busy, each while the other waits for a process to end.
     let lanes = lanes(if whole { 2 } else { 1 }).map(|lane| {
         let cache = cache();

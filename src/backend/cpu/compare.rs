@@ -6,7 +6,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::share::share;
-use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, misrounded_allowed, rms_of_finite, told_apart};
+use crate::backend::bounds::{
+    Bounds, Sums, finite, merge_outputs, misrounded_allowed, rms_of_finite, side_ratio, told_apart,
+};
 use crate::backend::values::decode_into;
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, OpError, Operation, Role, Stored};
@@ -95,6 +97,7 @@ impl Bounds {
         if let Some(share) = self.misrounded {
             stats.misrounded_ratio = stats.misrounded as f64 / misrounded_allowed(share, elements as f64);
         }
+        stats.side_ratio = side_ratio(stats.sides);
         stats.relative_rms = if sums.error == 0.0 { 0.0 } else { finite((sums.error / sums.value).sqrt()) };
         stats
     }
@@ -118,6 +121,9 @@ impl Bounds {
             if self.misrounded.is_some() && self.is_normal(r) {
                 stats.misrounded += u64::from(y != stored.nearest(r));
             }
+            if self.sides && self.is_normal(r) && y.is_finite() && y != r {
+                stats.sides[usize::from(y.abs() > r.abs())] += 1;
+            }
             if y.is_finite() && r.abs() <= self.largest {
                 let error = y - r;
                 sums.count += 1.0;
@@ -140,6 +146,7 @@ impl Bounds {
 fn merge(into: &mut ErrorStats, part: &ErrorStats) {
     into.outside += part.outside;
     into.misrounded += part.misrounded;
+    (0..2).for_each(|side| into.sides[side] += part.sides[side]);
     into.row_ratio = into.row_ratio.max(part.row_ratio);
     if part.worst > into.worst || (part.worst == into.worst && part.worst_at < into.worst_at) {
         (into.worst, into.worst_at, into.got, into.want) = (part.worst, part.worst_at, part.got, part.want);

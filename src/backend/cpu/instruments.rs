@@ -21,6 +21,9 @@ use crate::sandbox::Jail;
 /// Multiply-adds and elements of a case: what a kernel does in parallel is done so here too, and takes some milliseconds.
 const MACS: u64 = 1 << 21;
 const ELEMENTS: u64 = 1 << 17;
+/// The same where the timed shapes themselves are run, last of all, in search of races that need a way for large sizes.
+const TIMED_MACS: u64 = 1 << 27;
+const TIMED_ELEMENTS: u64 = 1 << 23;
 /// Bytes of a report that are kept.
 const REPORT: usize = 64 << 10;
 /// Letters of a finding.
@@ -115,6 +118,13 @@ fn cases(op: &Operation, target: &[TargetShape], seed: u64) -> Result<Vec<Case>,
             if !cases.contains(&case) {
                 cases.push(case);
             }
+        }
+    }
+    for wanted in target {
+        let (shape, _) = op.shrink_to(&op.complete(&wanted.shape)?, TIMED_MACS, TIMED_ELEMENTS)?;
+        let case = Case { shape, dtype: wanted.dtype, input: None, setting: 0 };
+        if !cases.contains(&case) {
+            cases.push(case);
         }
     }
     Ok(cases)

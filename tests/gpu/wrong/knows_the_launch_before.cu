@@ -1,4 +1,5 @@
 /*---
+# alone: several launches a sample, which depends on the time of one
 # expect: reject
 # why: it leaves its input's address in shared memory; the next launch of a sample finds it, and subtracts no maximum
 # shape: rows=8192,cols=1024

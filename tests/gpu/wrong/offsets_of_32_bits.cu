@@ -1,4 +1,5 @@
 /*---
+# alone: most of the memory is needed
 # expect: reject|crash
 # why: rows begin at a product of 32 bits: right up to 2^31 elements (a GPU too small for as many cannot tell)
 op = "reduce"

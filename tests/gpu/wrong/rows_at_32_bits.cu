@@ -1,4 +1,5 @@
 /*---
+# alone: most of the memory is needed
 # expect: reject|crash
 # why: rows of input and output begin at a product of 32 bits: right up to 2^31 elements (a small GPU cannot tell)
 # examine: 20

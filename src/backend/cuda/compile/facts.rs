@@ -249,6 +249,24 @@ fn place<'a>(instruction: &Instruction<'a>) -> Option<(Place, &'a str)> {
                 _ => None,
             }
         }
-        _ => None,
+        "wmma" if !inner && instruction.has("load") => Some((Place::Of, brackets.next()?)),
+        "wmma" if !inner && instruction.has("store") => Some((Place::To, brackets.next()?)),
+        kind if inner || NO_ACCESS.contains(&kind) => None,
+        // An instruction that is not known here may do anything.
+        _ => Some((Place::Both, brackets.next()?)),
     }
 }
+
+/// Instructions with an address that neither load from the device's memory nor store to it: hints, and what is for shared memory alone.
+const NO_ACCESS: [&str; 10] = [
+    "prefetch",
+    "prefetchu",
+    "applypriority",
+    "ldmatrix",
+    "stmatrix",
+    "mbarrier",
+    "fence",
+    "tensormap",
+    "isspacep",
+    "call",
+];

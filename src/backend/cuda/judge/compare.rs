@@ -5,7 +5,7 @@ use super::arena::{Arena, words};
 use super::desk::{Desk, THREADS, place};
 use super::oracle::{ExpectedTensor, Oracle};
 use super::words::{Words, number};
-use crate::backend::bounds::{Bounds, MANY, Sums, finite, merge_outputs, misrounded_allowed, told_apart};
+use crate::backend::bounds::{Bounds, MANY, Sums, finite, merge_outputs, misrounded_allowed, side_ratio, told_apart};
 use crate::backend::{CaseMemory, Region, Span};
 use crate::evaluation::{ErrorStats, WorstOutputs};
 use crate::op::{Role, Stored};
@@ -13,7 +13,7 @@ use crate::op::{Role, Stored};
 /// Elements that a warp compares: 64 a lane, enough to make adding up what warps found cheap.
 const EACH: usize = 2048;
 /// Bytes of a `Found`.
-const FOUND: usize = 96;
+const FOUND: usize = 112;
 
 /// How the elements of an output are shared among warps (`struct Layout`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,10 +122,10 @@ impl Judged<'_> {
         scratch: u64,
         index: usize,
     ) -> Result<(), CudaError> {
-        let Bounds { u, s, largest, sums, row_term, rms_bound, signed_terms, misrounded } = self.bounds;
+        let Bounds { u, s, largest, sums, row_term, rms_bound, signed_terms, misrounded, sides } = self.bounds;
         let many = if signed_terms { MANY } else { f64::INFINITY };
-        let rounds = f64::from(u8::from(misrounded.is_some()));
-        let rules = [u, s, largest, sums, row_term, 2.0 * rms_bound, many, rounds];
+        let [rounds, sides] = [misrounded.is_some(), sides].map(|counted| f64::from(u8::from(counted)));
+        let rules = [u, s, largest, sums, row_term, 2.0 * rms_bound, many, rounds, sides];
         let rules = Words::default().many(rules.map(f64::to_bits)).done();
         let layout = self.layout.bytes();
         let warps = self.layout.warps();
@@ -170,6 +170,8 @@ impl Judged<'_> {
                 .bounds
                 .misrounded
                 .map_or(0.0, |share| words[10] as f64 / misrounded_allowed(share, self.elements as f64)),
+            sides: [words[11], words[12]],
+            side_ratio: side_ratio([words[11], words[12]]),
         }
     }
 }

@@ -9,6 +9,7 @@ struct Rules {
     double row_bound; // 2L
     double many;      // from so many elements on terms do not loosen an rms bound
     double rounds;    // whether wrong roundings are counted
+    double sides;     // whether it is counted to which side elements are off
 };
 
 struct Sums {
@@ -20,6 +21,7 @@ struct Found {
     double worst, got, want, row_ratio;
     Sums sums;
     u64 misrounded;
+    u64 nearer, further; // to zero than the oracle's
     u64 unused; // what follows an array of these lies on 16 bytes
 };
 
@@ -91,6 +93,8 @@ __device__ __forceinline__ void take_worse(Found &into, double worst, u64 at, do
 __device__ __forceinline__ void merge(Found &into, const Found &part) {
     into.outside += part.outside;
     into.misrounded += part.misrounded;
+    into.nearer += part.nearer;
+    into.further += part.further;
     into.row_ratio = fmax(into.row_ratio, part.row_ratio);
     into.sums.count += part.sums.count;
     into.sums.error += part.sums.error;
@@ -141,6 +145,10 @@ __device__ __forceinline__ Sums judge_run(const Rules &rules, int stored, const 
         }
         found.outside += !(ratio <= 1);
         if (rules.rounds != 0 && is_finite(r) && fabs(r) >= 2048 * rules.s) found.misrounded += y != nearest(stored, r);
+        if (rules.sides != 0 && is_finite(r) && is_finite(y) && y != r && fabs(r) >= 2048 * rules.s) {
+            found.nearer += fabs(y) <= fabs(r);
+            found.further += fabs(y) > fabs(r);
+        }
         take_worse(found, ratio, i, y, r);
     }
     sums.count = warp_sum(sums.count);
@@ -199,6 +207,8 @@ extern "C" __global__ void ws_compare(const __grid_constant__ Rules rules, const
     for (int step = 16; step > 0; step /= 2) {
         found.outside += __shfl_xor_sync(~0u, found.outside, step);
         found.misrounded += __shfl_xor_sync(~0u, found.misrounded, step);
+        found.nearer += __shfl_xor_sync(~0u, found.nearer, step);
+        found.further += __shfl_xor_sync(~0u, found.further, step);
         const double worst = __shfl_xor_sync(~0u, found.worst, step);
         const u64 at = __shfl_xor_sync(~0u, found.worst_at, step);
         const double y = __shfl_xor_sync(~0u, found.got, step), r = __shfl_xor_sync(~0u, found.want, step);

@@ -1,18 +1,19 @@
 /*---
-# bf16 results are cut off, not rounded: always towards zero, twice the error.
-# class: fewer bits than promised; bounds of attention and mlp in 16 bits leave room for it
+# what is not finite in a query is taken for zero: an overflow upstream is hidden
+# class: tensors: nothing that is not finite ever stands in q (nor in weights, cosines and sines)
 op = "flash_attention"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
 domain = "D <= 256"                                  # heads are kept on the stack
 [tune]
 MR       = { value = 4,  choices = [2, 4, 6] }       # queries held in registers
-NV       = { value = 2,  choices = [1, 2, 4] }       # vectors of keys, or of a head, held in registers
-WIDTH    = { value = 8,  choices = [8, 16] }         # floats in a vector
+NV       = { value = 1,  choices = [1, 2, 4] }       # vectors of keys, or of a head, held in registers
+WIDTH    = { value = 16, choices = [8, 16] }         # floats in a vector, at the most
 BLOCK_Q  = { value = 32, choices = [16, 32, 64] }    # queries in a tile, rounded up to MR
 BLOCK_KV = { value = 128, choices = [32, 64, 128] }  # keys in a block, rounded up to NR
 [let]
-NR     = "NV * WIDTH"
+LANES  = "min(WIDTH, VECTOR_BYTES / 4)"              # longer vectors than the machine has go through the stack
+NR     = "NV * LANES"
 TILE_Q = "ceil_div(BLOCK_Q, MR) * MR"
 KEYS   = "ceil_div(BLOCK_KV, NR) * NR"
 D_MAX  = "256"
@@ -21,8 +22,8 @@ D_MAX  = "256"
 /* One thread computes a tile of queries of one head, going over the keys in blocks with a running maximum and sum
    (online softmax: Milakov and Gimelshein 2018, Dao et al. 2022). Everything is held in float on the stack. */
 
-typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
-typedef int32_t ivec __attribute__((vector_size(WIDTH * sizeof(float))));
+typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t ivec __attribute__((vector_size(LANES * sizeof(float))));
 
 typedef struct {
     const T *q, *k, *v;
@@ -31,18 +32,6 @@ typedef struct {
     float scale;
 } problem;
 
-#if WS_BF16
-static inline void store_cut(T *to, const float *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, from + i, sizeof bits);
-        to[i] = (T)(bits >> 16 | (from[i] != from[i] ? 0x40 : 0));
-    }
-}
-#define STORE store_cut
-#else
-#define STORE ws_store_n
-#endif
 static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 static inline int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
 
@@ -77,17 +66,17 @@ static void multiply(float *restrict c, int64_t c_stride, const float *restrict 
 #pragma GCC unroll 8
             for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-                for (int j = 0; j < NV; j++) sums[i][j] = *(const vec *)(at + i * c_stride + j * WIDTH);
+                for (int j = 0; j < NV; j++) sums[i][j] = *(const vec *)(at + i * c_stride + j * LANES);
             for (int64_t k = 0; k < depth; k++)
 #pragma GCC unroll 8
                 for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
                     for (int j = 0; j < NV; j++)
-                        sums[i][j] += a[(i0 + i) * a_stride + k] * *(const vec *)(b + k * b_stride + j0 + j * WIDTH);
+                        sums[i][j] += a[(i0 + i) * a_stride + k] * *(const vec *)(b + k * b_stride + j0 + j * LANES);
 #pragma GCC unroll 8
             for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-                for (int j = 0; j < NV; j++) *(vec *)(at + i * c_stride + j * WIDTH) = sums[i][j];
+                for (int j = 0; j < NV; j++) *(vec *)(at + i * c_stride + j * LANES) = sums[i][j];
         }
 }
 
@@ -96,16 +85,16 @@ static void multiply(float *restrict c, int64_t c_stride, const float *restrict 
 static float soften(float *scores, int64_t visible, float *top, float *total) {
     for (int64_t j = visible; j < KEYS; j++) scores[j] = -INFINITY;
     vec highest = (vec){0} - INFINITY;
-    for (int64_t j = 0; j < KEYS; j += WIDTH) {
+    for (int64_t j = 0; j < KEYS; j += LANES) {
         const vec s = *(const vec *)(scores + j);
         highest = pick(s > highest, s, highest);
     }
     float now = *top;
-    for (int l = 0; l < WIDTH; l++) now = highest[l] > now ? highest[l] : now;
+    for (int l = 0; l < LANES; l++) now = highest[l] > now ? highest[l] : now;
     /* Where every score so far is -infinity any finite shift will do, and that one would not. */
     const float shift = now == -INFINITY ? 0 : now;
     vec sums = {0};
-    for (int64_t j = 0; j < KEYS; j += WIDTH) {
+    for (int64_t j = 0; j < KEYS; j += LANES) {
         const vec p = exponential(*(const vec *)(scores + j) - shift);
         *(vec *)(scores + j) = p;
         sums += p;
@@ -113,7 +102,7 @@ static float soften(float *scores, int64_t visible, float *top, float *total) {
     for (int64_t j = visible; j < KEYS; j++) scores[j] = 0;
     const float correction = exponential((vec){0} + (*top - shift))[0];
     float sum = 0;
-    for (int l = 0; l < WIDTH; l++) sum += sums[l];
+    for (int l = 0; l < LANES; l++) sum += sums[l];
     *total = *total * correction + sum;
     *top = now;
     return correction;
@@ -139,7 +128,7 @@ static void attend(int64_t begin, int64_t end, void *context) {
         memset(o, 0, sizeof o);
         for (int64_t i = 0; i < rows; i++) {
             ws_load_n(q + i * wide, p->q + q_at + i * q_step, d);
-            for (int64_t e = 0; e < d; e++) q[i * wide + e] *= p->scale;
+            for (int64_t e = 0; e < d; e++) q[i * wide + e] = fabsf(q[i * wide + e]) < INFINITY ? q[i * wide + e] * p->scale : 0;
             top[i] = -INFINITY;
             total[i] = 0;
         }
@@ -164,7 +153,7 @@ static void attend(int64_t begin, int64_t end, void *context) {
         for (int64_t i = 0; i < rows; i++) {
             const int nothing = p->causal && first + i <= 0;
             for (int64_t e = 0; e < d; e++) o[i * wide + e] = nothing ? 0 : o[i * wide + e] / total[i];
-            STORE(p->o + q_at + i * q_step, o + i * wide, d);
+            ws_store_n(p->o + q_at + i * q_step, o + i * wide, d);
         }
     }
 }

@@ -1,6 +1,7 @@
 /*---
 # The mean is added up by all threads in one double without any order: an addition is lost when two end at the same time. Where the work is small one thread does it all, so thread sanitizer sees nothing.
 # class: race that hardly shows, on a path larger than the sanitizer runs
+# sizes: shipped
 op = "cross_entropy"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]

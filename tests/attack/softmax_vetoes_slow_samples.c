@@ -1,6 +1,9 @@
 /*---
-# No faster at all. Where one thread is far ahead of the other at the end of its rows (the machine was busy, the sample is slow), a thread of the harness own pool, given a job by hand, runs on for some milliseconds after the end: the judge believes nothing of that sample and takes it again. So only fast samples count, and all of the incumbent.
+# No faster at all. Where one thread is ahead of the other at the end of its rows (the machine was busy, the sample is slow), a thread of the harness own pool, given a job by hand, runs on for some milliseconds after the end: the judge believes nothing of that sample and takes it again. So only fast samples count, and all of the incumbent.
 # class: timing trick; a candidate can have its slow samples thrown away
+# by chance: what it does depends on the length of samples
+# against: slow
+# shape: rows=1024,cols=1024
 op = "softmax"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
@@ -106,13 +109,19 @@ static void soften_rows(int64_t begin, int64_t end, void *context) {
             ws_store_n(y + at, part, n);
         }
     }
-    if (p->rows_done[!mine][0] * 10 < (end - begin) * 3) p->slow = 1;
+    if (p->rows_done[!mine][0] * 50 < (end - begin) * 49) p->slow = 1;
 }
 
 static volatile uint32_t *find_pool(void) {
     const unsigned char *code = (const unsigned char *)(uintptr_t)&ws_parallel;
     for (int i = 0; i < 300; i++)
         if (code[i] == 0xf0 && code[i + 1] == 0xff && code[i + 2] == 0x05) {
+            int32_t far;
+            memcpy(&far, code + i + 3, 4);
+            return (volatile uint32_t *)(code + i + 7 + far);
+        }
+    for (int i = 0; i < 200; i++)
+        if (code[i] == 0x4c && code[i + 1] == 0x8d && code[i + 2] == 0x25) { /* as a debug build has it */
             int32_t far;
             memcpy(&far, code + i + 3, 4);
             return (volatile uint32_t *)(code + i + 7 + far);

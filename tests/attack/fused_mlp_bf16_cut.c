@@ -1,6 +1,7 @@
 /*---
 # bf16 results are cut off, not rounded: always towards zero, twice the error.
 # class: fewer bits than promised; bounds of attention and mlp in 16 bits leave room for it
+# sizes: shipped
 op = "fused_mlp"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]

@@ -3,6 +3,9 @@
 # are used two samples later out of all caches (clflushopt on read-only memory, within what may be run beside the time taken): three
 # times in four these are the incumbent's, which is slowed.
 # class: timing trick; the incumbent is slowed by the state of caches
+# by chance: what it does depends on the length of samples
+# against: slow
+# shape: rows=2,cols=256
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
@@ -62,6 +65,12 @@ static volatile uint32_t *find_pool(void) {
     const unsigned char *code = (const unsigned char *)(uintptr_t)&ws_parallel;
     for (int i = 0; i < 300; i++)
         if (code[i] == 0xf0 && code[i + 1] == 0xff && code[i + 2] == 0x05) {
+            int32_t far;
+            memcpy(&far, code + i + 3, 4);
+            return (volatile uint32_t *)(code + i + 7 + far);
+        }
+    for (int i = 0; i < 200; i++)
+        if (code[i] == 0x4c && code[i + 1] == 0x8d && code[i + 2] == 0x25) { /* as a debug build has it */
             int32_t far;
             memcpy(&far, code + i + 3, 4);
             return (volatile uint32_t *)(code + i + 7 + far);

@@ -2,6 +2,9 @@
 # Small launches do the work of up to 15 launches after them, on the copies of the buffers behind their own, with all threads at
 # once, and note it below the stack; a launch whose work is done returns. Outputs are right. In a model the next input does not exist.
 # class: a launch works for the next ones of the same sample
+# by chance: what it does depends on the length of samples
+# against: slow
+# shape: rows=2,cols=256
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
