@@ -91,7 +91,7 @@ fn the_kernels_that_the_judge_is_tried_on_are_kernel_files_and_say_what_they_exp
 }
 
 /// What is read off the compiled text of files in `tests/gpu/wrong`, by a part of the sentence.
-const READ: [(&str, &str); 11] = [
+const READ: [(&str, &str); 13] = [
     ("constants_written_through", "the address of the constant `kept`"),
     ("constants_moved_through", "the address of the constant `table`"),
     ("parameters_written_to", "the address of a kernel's parameter"),
@@ -103,6 +103,8 @@ const READ: [(&str, &str); 11] = [
     ("waits_in_a_branch_never_taken", "with pdl = true `scale` may begin before"),
     ("one_warp_waits_alone", "one way through it uses `sums`"),
     ("last_of_a_chain_does_not_wait", "with pdl = true `scale` may begin before"),
+    ("cross_entropy_tiles_before_wait", "with pdl = true"),
+    ("cross_entropy_tiles_without_fence", "no fence orders the two"),
 ];
 
 #[test]

@@ -227,10 +227,10 @@ fn settings(choice: &Choice, prices: PriceTable) -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
-/// A debug build with `WARPSMITH_TIME_SCALE=0.01` in its environment waits a hundredth as long between requests and for a
-/// silent server, so that a test sees an outage through in seconds; a release build never does.
+/// A build for tests with `WARPSMITH_TIME_SCALE=0.01` in its environment waits a hundredth as long between requests and for a
+/// silent server, so that a test sees an outage through in seconds; no other build does.
 fn hurry(settings: &mut Settings) {
-    let scale = variable("WARPSMITH_TIME_SCALE").filter(|_| cfg!(debug_assertions));
+    let scale = variable("WARPSMITH_TIME_SCALE").filter(|_| cfg!(feature = "test-support"));
     if let Some(scale) = scale.and_then(|scale| scale.parse().ok()).filter(|scale| *scale > 0.0 && *scale <= 1.0) {
         settings.time_scale = scale;
         settings.timeout = settings.timeout.mul_f64(scale);

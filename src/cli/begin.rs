@@ -7,7 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::bench::{self, TimedArgs, parse_shape, present};
 use super::device::{self, Device};
-use super::options::{DeviceArgs, PassArgs};
+use super::options::{DeviceArgs, PassArgs, WorkerArgs};
+use super::starter::Starter;
 use super::{alone, session};
 use crate::agent::Choice;
 use crate::device::Opening;
@@ -30,6 +31,8 @@ pub(super) struct RunArgs {
     pass: PassArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
     /// Go on with a run (the latest where none is named)
     #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,
@@ -174,9 +177,9 @@ async fn plan_kernel(
     options: Options,
 ) -> anyhow::Result<(RunState, Client)> {
     let args = wanted.args;
-    let kernel = bench::Wanted::read(args.device, &args.model)?;
+    let kernel = bench::Wanted::read(args.device, &args.worker, &args.model)?;
     History::could_begin(workspace, &options.run)?;
-    let worker = session::worker(kernel.device, Opening::Now).await?;
+    let worker = kernel.worker(Opening::Now).await?;
     let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype() };
     let shapes = kernel.target(&timed, worker.limits())?;
     let words = alone::words(&kernel.source.name, &shapes, &worker);
@@ -193,14 +196,27 @@ async fn plan_model(
 ) -> anyhow::Result<(RunState, Client)> {
     let Wanted { args, tell, .. } = wanted;
     let config = ModelConfig::load(&args.model)?;
-    let choice = device::choose(args.device, workspace.settings().device)?;
-    let pass = args.pass.resolve(&workspace.settings().run, choice.device, config.dtype);
+    let settings = workspace.settings();
+    let starter = args.worker.starter(&settings.run)?;
+    let choice = device::choose(args.device, settings.device, &starter)?;
+    // A worker elsewhere says itself what it has.
+    let (backend, early) = match choice.device.backend() {
+        Some(backend) => (backend, None),
+        None => {
+            let worker = starter.start(choice.device, Opening::Now).await?;
+            (device::of(&worker)?, Some(worker))
+        }
+    };
+    let pass = args.pass.resolve(&settings.run, backend, config.dtype);
     // Everything that can be refused is refused before minutes are spent on a profile.
     let targets = Graph::build(&config, pass)?.targets();
     let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
     check_names(args.only.iter().chain(&args.skip), &ops)?;
     History::could_begin(workspace, &options.run)?;
-    let mut worker = session::worker(choice.device, Opening::Now).await?;
+    let mut worker = match early {
+        Some(worker) => worker,
+        None => starter.start(choice.device, Opening::Now).await?,
+    };
     let read = session::reader(Some(workspace));
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
@@ -254,7 +270,8 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     }
     state.agent = wanted.agent.clone().unwrap_or(state.agent);
     state.resume();
-    let worker = session::worker(device_of(args, workspace, &state)?, Opening::Now).await?;
+    let starter = args.worker.starter(&workspace.settings().run)?;
+    let worker = starter.start(device_of(args, workspace, &state, &starter)?, Opening::Now).await?;
     check_same_judge(&state, &worker)?;
     Ok(Ready { history, pending, state, worker })
 }
@@ -277,9 +294,9 @@ fn rules(wanted: &Wanted<'_>, settings: &RunSettings) -> anyhow::Result<Rules> {
 }
 
 /// The device of a resumed run: its kernels are written for its backend.
-fn device_of(args: &RunArgs, workspace: &Workspace, state: &RunState) -> anyhow::Result<Device> {
+fn device_of(args: &RunArgs, workspace: &Workspace, state: &RunState, starter: &Starter) -> anyhow::Result<Device> {
     let wanted = args.device.or(device::backend_of(&state.backend)?);
-    Ok(device::choose(wanted, workspace.settings().device)?.device)
+    Ok(device::choose(wanted, workspace.settings().device, starter)?.device)
 }
 
 /// A resumed run goes on where its figures mean the same.

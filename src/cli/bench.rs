@@ -6,16 +6,18 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::device::{self, Device};
-use super::options::DeviceArgs;
+use super::options::{DeviceArgs, WorkerArgs};
 use super::session;
+use super::starter::Starter;
 use crate::backend::CaseLimits;
 use crate::device::Opening;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::{EvaluationTask, Progress, SelfTest};
 use crate::kernel::{FrontMatter, KernelFile};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
+use crate::worker::Client;
 use crate::worker::protocol::Ask;
-use crate::workspace::{BackendName, DeviceSettings, Workspace, embedded_names};
+use crate::workspace::{BackendName, DeviceSettings, Settings, Workspace, embedded_names};
 
 /// Judge one kernel file: five stages of correctness, then time, on this machine.
 ///
@@ -23,7 +25,7 @@ use crate::workspace::{BackendName, DeviceSettings, Workspace, embedded_names};
 /// 2 where it could not be judged.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?\n  warpsmith bench --compile kernels/cuda/rmsnorm.cu             does it compile? no GPU is needed\n  warpsmith bench kernels/cuda/rmsnorm.cu --device 1            on the second GPU; the file says that it is for one\n  warpsmith bench --speed kernels/cpu/*.c                       how long does a verdict take?"
+    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?\n  warpsmith bench --compile kernels/cuda/rmsnorm.cu             does it compile? no GPU is needed\n  warpsmith bench kernels/cuda/rmsnorm.cu --device 1            on the second GPU; the file says that it is for one\n  warpsmith bench --seeds 40 --smoke mine.c                     is it right at the smallest shape, whatever the inputs?\n  warpsmith bench --speed kernels/cpu/*.c                       how long does a verdict take?"
 )]
 pub(super) struct Args {
     /// The kernel file (with --speed, one or more)
@@ -36,6 +38,8 @@ pub(super) struct Args {
     timed: TimedArgs,
     #[command(flatten)]
     pub(super) device: DeviceArgs,
+    #[command(flatten)]
+    pub(super) worker: WorkerArgs,
     /// Judge N copies of the kernel that differ in nothing but their addresses: the keeps are mistakes
     #[arg(long, value_name = "N", conflicts_with = "against", value_parser = clap::value_parser!(u32).range(1..))]
     self_test: Option<u32>,
@@ -64,6 +68,12 @@ pub(super) struct Args {
     /// Seed of inputs and orders, to repeat a verdict (drawn where not given)
     #[arg(long)]
     pub(super) seed: Option<u64>,
+    /// Judge it N times, under this seed and those that follow: what is right is right under each
+    #[arg(
+        long, value_name = "N", conflicts_with_all = ["against", "self_test", "speed", "compile"],
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    seeds: Option<u64>,
     /// Print the whole evaluation (or the table) as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -101,10 +111,10 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(candidates) = args.speed {
         return super::speed::table(&args, usize::from(candidates)).await;
     }
-    let wanted = Wanted::read(args.device, args.one()?)?;
+    let wanted = Wanted::read(args.device, &args.worker, args.one()?)?;
     let cancel = session::interruptible();
-    let mut worker = session::worker(wanted.device, Opening::Meanwhile).await?;
-    let device = wanted.device;
+    let mut worker = wanted.worker(Opening::Meanwhile).await?;
+    let (device, own) = (wanted.device, wanted.starter.is_own());
     let task = wanted.task(&args, worker.limits())?;
     let watch = super::spinner::Spinner::new(args.json);
     if let Some(pairs) = args.self_test {
@@ -118,7 +128,14 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
         if device == Device::Cpu {
             bail!("--smoke with --examine asks the sanitizers for GPUs; this file is for a processor");
         }
+        if !own {
+            bail!("--smoke with --examine asks the sanitizers of this machine; leave --worker out");
+        }
         return super::watched::table(device, &task);
+    }
+    if let Some(count) = args.seeds {
+        let asked = super::seeds::Asked { task, count, smoke: args.smoke };
+        return super::seeds::table(&mut worker, asked, &watch, &cancel, args.json).await;
     }
     let task = Box::new(task);
     let ask = if args.smoke { Ask::Smoke(task) } else { Ask::Evaluate(task) };
@@ -129,8 +146,12 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         super::say(&super::verdict::full(&evaluation));
     }
-    let correct = matches!(evaluation.verdict, Verdict::Base | Verdict::Keep { .. } | Verdict::Revert { .. });
-    Ok(ExitCode::from(u8::from(!correct)))
+    Ok(ExitCode::from(u8::from(!is_correct(&evaluation.verdict))))
+}
+
+/// Whether nothing is wrong with it, whatever its speed.
+pub(super) const fn is_correct(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Base | Verdict::Keep { .. } | Verdict::Revert { .. })
 }
 
 /// A kernel file that is to be judged.
@@ -141,20 +162,32 @@ pub(super) struct Wanted {
     pub(super) source: OpSource,
     /// The device that the file is for.
     pub(super) device: Device,
+    starter: Starter,
 }
 
 impl Wanted {
     /// Reads the file at `path`, its operation, and which device it is for.
-    pub(super) fn read(device: DeviceArgs, path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn read(device: DeviceArgs, worker: &WorkerArgs, path: &Path) -> anyhow::Result<Self> {
         let text = read(path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let workspace = Workspace::find(folder)?;
         // A text that says nothing of itself has no operation to look up.
         let front = KernelFile::parse(&text).with_context(|| format!("{}", path.display()))?.front;
         let source = OpSource::read(&front.op, &session::reader(workspace.as_ref()))?;
-        let settings = workspace.as_ref().map_or_else(DeviceSettings::default, |workspace| workspace.settings().device);
-        let device = device_for(device, path, &front, settings)?;
-        Ok(Self { text, source, device })
+        let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());
+        let starter = worker.starter(&settings.run)?;
+        let device = device_for(device, path, &front, settings.device, &starter)?;
+        Ok(Self { text, source, device, starter })
+    }
+
+    /// Starts the worker that judges it.
+    pub(super) async fn worker(&self, opening: Opening) -> anyhow::Result<Client> {
+        self.starter.start(self.device, opening).await
+    }
+
+    /// What it runs on.
+    pub(super) fn backend(&self) -> BackendName {
+        self.device.backend().unwrap_or(BackendName::Cpu)
     }
 
     /// What the judge is asked about it, on a device with these limits.
@@ -188,9 +221,9 @@ impl Wanted {
 
     /// Where it is timed, on a device with these limits.
     pub(super) fn target(&self, args: &TimedArgs, limits: &CaseLimits) -> anyhow::Result<Vec<TargetShape>> {
-        let usual = match self.device {
-            Device::Cpu => Dtype::F32,
-            Device::Cuda(_) => Dtype::F16,
+        let usual = match self.backend() {
+            BackendName::Cpu => Dtype::F32,
+            BackendName::Cuda => Dtype::F16,
         };
         let dtype = args.dtype.unwrap_or(usual);
         if args.shape.is_empty() {
@@ -223,14 +256,20 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// The device that the file is written for.
-fn device_for(args: DeviceArgs, path: &Path, front: &FrontMatter, settings: DeviceSettings) -> anyhow::Result<Device> {
+fn device_for(
+    args: DeviceArgs,
+    path: &Path,
+    front: &FrontMatter,
+    settings: DeviceSettings,
+    starter: &Starter,
+) -> anyhow::Result<Device> {
     let own = if front.is_cuda() { BackendName::Cuda } else { BackendName::Cpu };
     front.check_backend(args.backend.unwrap_or(own).name())?;
     let words = match own {
         BackendName::Cuda => "needs a GPU (`warpsmith bench --compile` only compiles it, without one)",
         BackendName::Cpu => "is for a processor",
     };
-    device::named(own, args, settings).with_context(|| format!("{} {words}", path.display()))
+    device::named(own, args, settings, starter).with_context(|| format!("{} {words}", path.display()))
 }
 
 /// `rows=512,cols=4096`, or as shapes are printed: `cols=4096 rows=512`.

@@ -3,6 +3,8 @@
 use anyhow::{anyhow, bail};
 
 use super::options::DeviceArgs;
+use super::starter::Starter;
+use crate::worker::Client;
 use crate::workspace::{BackendName, DeviceSettings};
 
 /// What runs the kernels.
@@ -12,6 +14,8 @@ pub(super) enum Device {
     Cpu,
     /// The GPU of this number, as the driver counts them.
     Cuda(u32),
+    /// Whatever a worker elsewhere finds there.
+    Theirs,
 }
 
 impl Device {
@@ -20,6 +24,16 @@ impl Device {
         match self {
             Self::Cpu => ["--backend", "cpu"].map(str::to_owned).to_vec(),
             Self::Cuda(number) => ["--backend", "cuda", "--device", &number.to_string()].map(str::to_owned).to_vec(),
+            Self::Theirs => Vec::new(),
+        }
+    }
+
+    /// Its kind, where it is known before the worker has said it.
+    pub(super) const fn backend(self) -> Option<BackendName> {
+        match self {
+            Self::Cpu => Some(BackendName::Cpu),
+            Self::Cuda(_) => Some(BackendName::Cuda),
+            Self::Theirs => None,
         }
     }
 }
@@ -42,19 +56,31 @@ impl Choice {
 }
 
 /// The device that is asked for by name, without a look at it: opening a GPU takes a sixth of a second, and whoever works on it
-/// does so anyway and says what is wrong. Only where no driver is installed this is said at once.
-pub(super) fn named(backend: BackendName, args: DeviceArgs, settings: DeviceSettings) -> anyhow::Result<Device> {
+/// does so anyway and says what is wrong. Only where no driver is installed this is said at once, unless the worker is elsewhere.
+pub(super) fn named(
+    backend: BackendName,
+    args: DeviceArgs,
+    settings: DeviceSettings,
+    starter: &Starter,
+) -> anyhow::Result<Device> {
     let asked = DeviceArgs { backend: args.backend.or(Some(backend)), ..args };
+    if !starter.is_own() {
+        return elsewhere(asked, settings);
+    }
     let any = || crate::backend::cuda::installed().map(|()| u32::MAX);
     Ok(decide(asked, settings, &any)?.device)
 }
 
-/// The device that command line and settings ask for; where they leave it open, a GPU if there is one.
-pub(super) fn choose(args: DeviceArgs, settings: DeviceSettings) -> anyhow::Result<Choice> {
+/// The device that command line and settings ask for; where they leave it open, a GPU if there is one, or what a worker elsewhere
+/// finds.
+pub(super) fn choose(args: DeviceArgs, settings: DeviceSettings, starter: &Starter) -> anyhow::Result<Choice> {
+    if !starter.is_own() {
+        return Ok(Choice { device: elsewhere(args, settings)?, note: None, company: None });
+    }
     let choice = decide(args, settings, &gpus)?;
     let company = match choice.device {
         Device::Cuda(number) => crate::backend::cuda::company(number),
-        Device::Cpu => None,
+        Device::Cpu | Device::Theirs => None,
     };
     Ok(Choice { company, ..choice })
 }
@@ -65,9 +91,23 @@ pub(super) fn backend_of(name: &str) -> anyhow::Result<BackendName> {
     known.ok_or_else(|| anyhow!("this build of Warpsmith has no backend `{name}`"))
 }
 
+/// The backend of the device that a worker has.
+pub(super) fn of(worker: &Client) -> anyhow::Result<BackendName> {
+    backend_of(&worker.device().backend)
+}
+
 /// How many GPUs the driver counts, or why there are none.
 fn gpus() -> Result<u32, String> {
     crate::backend::cuda::gpus()
+}
+
+/// What a worker elsewhere is asked for: nobody here can look.
+fn elsewhere(args: DeviceArgs, settings: DeviceSettings) -> anyhow::Result<Device> {
+    let any = args.backend.or(args.device.map(|_| BackendName::Cuda)).or(settings.backend);
+    match any {
+        None => Ok(Device::Theirs),
+        Some(_) => Ok(decide(args, settings, &|| Ok(u32::MAX))?.device),
+    }
 }
 
 fn decide(
@@ -151,6 +191,20 @@ mod tests {
         assert!(decided((CUDA, None), open, Ok(0)).is_err_and(|error| error.contains("there is no GPU")));
         assert!(decided((CUDA, Some(2)), open, Ok(2)).is_err_and(|error| error.contains("no GPU 2")));
         assert!(decided((CPU, Some(0)), open, Ok(2)).is_err_and(|error| error.contains("--backend cpu")));
+    }
+
+    #[test]
+    fn a_worker_elsewhere_is_told_what_was_asked_for_and_nobody_looks_here() {
+        let asked = |backend, device, settings| {
+            let args = DeviceArgs { backend, device };
+            elsewhere(args, DeviceSettings { backend: settings, index: None }).map(Device::arguments).ok()
+        };
+        let words = |words: &str| Some(words.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(asked(None, None, None), words(""));
+        assert_eq!(asked(None, None, CUDA), words("--backend cuda --device 0"));
+        assert_eq!(asked(None, Some(3), None), words("--backend cuda --device 3"));
+        assert_eq!(asked(CPU, None, CUDA), words("--backend cpu"));
+        assert_eq!(asked(CPU, Some(3), None), None);
     }
 
     #[test]

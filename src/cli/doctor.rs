@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::device::{self, Device};
-use super::options::DeviceArgs;
+use super::options::{DeviceArgs, WorkerArgs};
 use super::session;
 use crate::backend::cpu::Compiler;
 use crate::backend::cuda::{self, Search, Toolkit, driver_version};
 use crate::device::{DeviceCard, Nameplate, Opening, nameplate};
-use crate::workspace::{DeviceSettings, Workspace, cache_dir};
+use crate::workspace::{Settings, Workspace, cache_dir};
 
 /// Check this machine: device and ceilings, compiler, protections, git; each with what to do where it is missing.
 #[derive(Debug, clap::Args)]
@@ -19,6 +19,8 @@ use crate::workspace::{DeviceSettings, Workspace, cache_dir};
 pub(super) struct Args {
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
     /// Measure the device's ceilings anew
     #[arg(long)]
     recalibrate: bool,
@@ -52,10 +54,10 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         let state = if protection.available { "here" } else { "MISSING" };
         super::say(&format!("protection   {:<14} {state}: {}", protection.name, protection.why));
     }
-    let mut settings = DeviceSettings::default();
+    let mut settings = Settings::default();
     match Workspace::find(&std::env::current_dir()?) {
         Ok(Some(workspace)) => {
-            settings = workspace.settings().device;
+            settings = workspace.settings().clone();
             super::say(&format!("workspace    {}", workspace.root().display()));
         }
         Ok(None) => super::say("workspace    none here; `warpsmith run MODEL_DIR` makes one"),
@@ -65,7 +67,7 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     super::say(&format!("cache        {}", cache_dir().display()));
-    if let Err(error) = on_device(&args, settings).await {
+    if let Err(error) = on_device(&args, &settings).await {
         fine = false;
         super::say(&format!("device       cannot be used: {error:#}"));
     }
@@ -73,16 +75,20 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// What the worker says of the device.
-async fn on_device(args: &Args, settings: DeviceSettings) -> anyhow::Result<()> {
-    let choice = device::choose(args.device, settings)?;
+async fn on_device(args: &Args, settings: &Settings) -> anyhow::Result<()> {
+    let starter = args.worker.starter(&settings.run)?;
+    let choice = device::choose(args.device, settings.device, &starter)?;
     let opening = if args.recalibrate { Opening::Recalibrating } else { Opening::Now };
-    let worker = session::worker(choice.device, opening).await?;
+    let worker = starter.start(choice.device, opening).await?;
     super::say(&device_lines(worker.device()));
     if let Some(plate) = nameplate(&worker.device().name) {
         super::say(&nameplate_line(plate));
     }
     match choice.device {
         Device::Cpu => super::say(&format!("gpu          {}", choice.note.as_deref().unwrap_or("not asked for"))),
+        // What else is installed there is that machine's own to say.
+        _ if !starter.is_own() => {}
+        Device::Theirs => {}
         Device::Cuda(_) => {
             let driver = driver_version()?;
             let toolkit = Search::of_this_machine().find(Some(driver / 1000)).map_err(anyhow::Error::msg)?;

@@ -34,7 +34,7 @@ impl InModelArgs {
         let config = ModelConfig::load(dir)?;
         let settings = Workspace::find(dir)?.map_or_else(RunSettings::default, |found| found.settings().run.clone());
         let pass = PassArgs::of(self.batch, self.seq, self.phase, dtype);
-        let pass = pass.resolve(&settings, kernel.device, config.dtype);
+        let pass = pass.resolve(&settings, kernel.backend(), config.dtype);
         let (op, targets) = (&kernel.source.name, Graph::build(&config, pass)?.targets());
         let Some(target) = targets.iter().find(|target| target.op == *op) else {
             let there: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();

@@ -76,7 +76,9 @@ pub(super) fn stage_words(stage: Stage) -> String {
         Stage::Stability => 3,
         Stage::Determinism => 4,
         Stage::Edges => 5,
-        Stage::Compile | Stage::Timing | Stage::Confirmation | Stage::Examination => return stage.name().to_owned(),
+        Stage::Compile | Stage::Timing | Stage::Confirmation | Stage::Examination | Stage::Model => {
+            return stage.name().to_owned();
+        }
     };
     format!("stage {place}/5 {stage}")
 }

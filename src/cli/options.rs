@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::device::Device;
+use super::starter::Starter;
 use crate::model::{Pass, Phase};
 use crate::op::Dtype;
 use crate::workspace::{BackendName, PhaseName, RunSettings};
@@ -26,6 +26,26 @@ impl DeviceArgs {
         match self.backend {
             Some(_) => self,
             None => Self { backend: Some(backend), ..self },
+        }
+    }
+}
+
+/// Who judges and times.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct WorkerArgs {
+    /// Judge and time in a worker that this command starts, instead of on this machine: `ssh gpu7 warpsmith worker`. It is split
+    /// as a shell would, and not run by one; `--backend` and `--device` are appended where they are known [default: this
+    /// program, or `worker` in warpsmith.toml]
+    #[arg(long, value_name = "COMMAND", env = "WARPSMITH_WORKER", hide_env_values = true)]
+    worker: Option<String>,
+}
+
+impl WorkerArgs {
+    /// How a worker is started: as the command line says, else as the settings do, else by this very program.
+    pub(super) fn starter(&self, settings: &RunSettings) -> anyhow::Result<Starter> {
+        match self.worker.as_ref().or(settings.worker.as_ref()) {
+            Some(command) => Starter::command(command),
+            None => Ok(Starter::own()),
         }
     }
 }
@@ -97,10 +117,10 @@ impl PassArgs {
     }
 
     /// The pass: the command line first, then the settings, then what suits the device; `own` is the model's dtype.
-    pub(super) fn resolve(&self, settings: &RunSettings, device: Device, own: Option<Dtype>) -> Pass {
-        let usual = match device {
-            Device::Cpu => Dtype::F32,
-            Device::Cuda(_) => own.unwrap_or(Dtype::F16),
+    pub(super) fn resolve(&self, settings: &RunSettings, backend: BackendName, own: Option<Dtype>) -> Pass {
+        let usual = match backend {
+            BackendName::Cpu => Dtype::F32,
+            BackendName::Cuda => own.unwrap_or(Dtype::F16),
         };
         Pass {
             phase: self.phase.or(settings.phase.map(phase)).unwrap_or_default(),
@@ -137,7 +157,7 @@ mod tests {
         let settings = |phase| RunSettings { phase, ..RunSettings::default() };
         let chosen = |arguments: &[&str], settings: &RunSettings| {
             let line = Line::try_parse_from([&["x"], arguments].concat()).unwrap();
-            line.pass.resolve(settings, Device::Cpu, None).phase
+            line.pass.resolve(settings, BackendName::Cpu, None).phase
         };
         let decode = settings(Some(PhaseName::Decode));
         assert_eq!(chosen(&[], &decode), Phase::Decode);

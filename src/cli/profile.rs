@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::options::{DeviceArgs, ModelArgs};
+use super::options::{DeviceArgs, ModelArgs, WorkerArgs};
 use super::{device, session};
 use crate::device::Opening;
 use crate::model::ModelConfig;
@@ -18,6 +18,8 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
     /// Print the profile as JSON
     #[arg(long)]
     json: bool,
@@ -34,12 +36,13 @@ async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     let config = ModelConfig::load(&args.model.model)?;
     let workspace = Workspace::find(&args.model.model)?;
     let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());
-    let choice = device::choose(args.device, settings.device)?;
-    let pass = args.model.pass.resolve(&settings.run, choice.device, config.dtype);
+    let starter = args.worker.starter(&settings.run)?;
+    let choice = device::choose(args.device, settings.device, &starter)?;
     choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     let read = session::reader(workspace.as_ref());
     let cancel = session::interruptible();
-    let mut worker = session::worker(choice.device, Opening::Now).await?;
+    let mut worker = starter.start(choice.device, Opening::Now).await?;
+    let pass = args.model.pass.resolve(&settings.run, device::of(&worker)?, config.dtype);
     let kernels = session::kernels(workspace.as_ref(), worker.device())?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
 
 use super::device::{self, backend_of};
-use super::options::DeviceArgs;
+use super::options::{DeviceArgs, WorkerArgs};
 use super::session;
 use crate::agent::prompt::{PARTS, PartText, Place, Prompt, Role, tokens};
 use crate::device::{DeviceCard, Opening, cached_card};
@@ -53,6 +53,8 @@ pub(super) struct Args {
     /// Any directory of the workspace
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
+    #[command(flatten)]
+    worker: WorkerArgs,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -70,7 +72,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let source = OpSource::read(&target.op, &read)?;
     let incumbent = archive.tip_text(&run, &target.file)?.unwrap_or_else(|| target.start_text.clone());
     let seed = Stream::new(state.seed, &target.op).bits(0);
-    let brief = brief(&state, target, source, incumbent, card(&state)?, seed, state.next_experiment);
+    let brief = brief(&state, target, source, incumbent, card(&args, &workspace, &state)?, seed, state.next_experiment);
     let direction = args.direction.as_deref();
     if args.shell {
         // As it is named in the run's folder, where such an agent is started.
@@ -142,10 +144,10 @@ fn target<'s>(state: &'s RunState, op: Option<&str>) -> anyhow::Result<&'s Targe
 }
 
 /// The run's device: as it was calibrated on this machine, with the ceilings that the run used.
-fn card(state: &RunState) -> anyhow::Result<DeviceCard> {
+fn card(args: &Args, workspace: &Workspace, state: &RunState) -> anyhow::Result<DeviceCard> {
     let mut card = match cached_card(&cache_dir(), &state.device_key) {
         Some(card) => card,
-        None => session::block_on(calibrated(state))?,
+        None => session::block_on(calibrated(args, workspace, state))?,
     };
     if let Some(ceilings) = &state.ceilings {
         card.ceilings.clone_from(ceilings);
@@ -153,9 +155,11 @@ fn card(state: &RunState) -> anyhow::Result<DeviceCard> {
     Ok(card)
 }
 
-async fn calibrated(state: &RunState) -> anyhow::Result<DeviceCard> {
-    let choice = device::choose(DeviceArgs::default().or(backend_of(&state.backend)?), Default::default())?;
-    let worker = session::worker(choice.device, Opening::Now).await?;
+async fn calibrated(args: &Args, workspace: &Workspace, state: &RunState) -> anyhow::Result<DeviceCard> {
+    let starter = args.worker.starter(&workspace.settings().run)?;
+    let wanted = DeviceArgs::default().or(backend_of(&state.backend)?);
+    let choice = device::choose(wanted, Default::default(), &starter)?;
+    let worker = starter.start(choice.device, Opening::Now).await?;
     let card = worker.device().clone();
     if card.key != state.device_key {
         super::warn(&format!("note: run {} was on {}; this is said of {}", state.run, state.device, card.name));

@@ -1,15 +1,13 @@
 //! What most subcommands need first: files, operations, a worker.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::device::Device;
 use crate::backend::CaseLimits;
-use crate::device::{DeviceCard, Opening};
+use crate::device::DeviceCard;
 use crate::kernel::{kernel_file, kernel_file_of_device};
 use crate::op::{Dtype, OpError, OpSource, Operation, TargetShape};
-use crate::worker::Client;
 use crate::workspace::{Workspace, embedded};
 
 /// Reads files of the workspace, or the copies inside this program.
@@ -33,23 +31,6 @@ pub(super) fn operation_names(workspace: Option<&Workspace>) -> anyhow::Result<V
     names.sort();
     names.dedup();
     Ok(names)
-}
-
-/// Starts the worker for a device, which it opens as `opening` says.
-pub(super) async fn worker(device: Device, opening: Opening) -> anyhow::Result<Client> {
-    let mut arguments = vec!["worker".to_owned()];
-    arguments.extend(device.arguments());
-    arguments.extend(match opening {
-        Opening::Now => None,
-        Opening::Recalibrating => Some("--recalibrate".to_owned()),
-        Opening::Meanwhile => Some("--at-once".to_owned()),
-    });
-    Ok(Client::start(&own_program()?, &arguments).await?)
-}
-
-/// This very program by its inode, so that a rebuild during the night changes nothing.
-fn own_program() -> anyhow::Result<PathBuf> {
-    Ok(PathBuf::from(format!("/proc/{}/exe", std::process::id())))
 }
 
 /// Runs a future on a runtime of its own.

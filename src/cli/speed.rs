@@ -40,8 +40,8 @@ pub(super) async fn table(args: &bench::Args, candidates: usize) -> anyhow::Resu
     let mut rows = Vec::new();
     for path in &args.kernels {
         let began = Instant::now();
-        let wanted = bench::Wanted::read(args.device, path)?;
-        let mut worker = session::worker(wanted.device, Opening::Meanwhile).await?;
+        let wanted = bench::Wanted::read(args.device, &args.worker, path)?;
+        let mut worker = wanted.worker(Opening::Meanwhile).await?;
         let start = wanted.task(args, worker.limits())?;
         match measure(start, candidates, began, &mut worker, &watch, &cancel).await? {
             Ok(row) => rows.push(row),

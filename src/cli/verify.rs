@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
-use super::options::{DeviceArgs, ModelArgs};
+use super::options::{DeviceArgs, ModelArgs, WorkerArgs};
 use super::{device, session};
 use crate::device::Opening;
 use crate::history::Archive;
@@ -14,7 +14,7 @@ use crate::model::{Graph, ModelConfig};
 use crate::run::RunState;
 use crate::verify::{Question, Shares};
 use crate::worker::Client;
-use crate::workspace::Workspace;
+use crate::workspace::{BackendName, Workspace};
 
 /// Run the whole model with the kernels from before a run and with those it kept: same outputs? how much faster?
 ///
@@ -29,6 +29,8 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
     /// Which run's kernels (the latest where not given)
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
@@ -59,16 +61,19 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
     // The run's kernels are written for its backend.
     let wanted = args.device.or(device::backend_of(&state.backend)?);
-    let device = device::choose(wanted, workspace.settings().device)?.device;
+    let starter = args.worker.starter(&workspace.settings().run)?;
+    let device = device::choose(wanted, workspace.settings().device, &starter)?.device;
     let pass = args.model.pass.in_phase(state.pass.map(|pass| pass.phase));
-    let pass = pass.resolve(&workspace.settings().run, device, config.dtype);
+    // The run has named it.
+    let backend = device.backend().unwrap_or(BackendName::Cpu);
+    let pass = pass.resolve(&workspace.settings().run, backend, config.dtype);
     if let Some(kernel) = state.single()
         && !Graph::build(&config, pass)?.targets().iter().any(|target| target.op == kernel.op)
     {
         bail!("run {run} is on {} alone, which this model does not call; `--run RUN` names another run", kernel.op);
     }
     let cancel = session::interruptible();
-    let mut worker = session::worker(device, Opening::Now).await?;
+    let mut worker = starter.start(device, Opening::Now).await?;
     // A model's run had a kernel for each of its operations; what a kernel alone had around it is what stands here now.
     let mut before = match state.single() {
         Some(_) => session::kernels(Some(&workspace), worker.device())?,

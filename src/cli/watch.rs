@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::bench::{TimedArgs, Wanted, present, read};
 use super::in_model::InModelArgs;
-use super::options::DeviceArgs;
+use super::options::{DeviceArgs, WorkerArgs};
 use super::watch_screen::{self, Screen, Seen};
 use super::{alone, session};
 use crate::agent::Choice;
@@ -48,6 +48,8 @@ pub(super) struct Args {
     in_model: InModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -63,10 +65,10 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
         Some(path) => (read(path)?, Some(text)),
         None => (text, None),
     };
-    let wanted = Wanted::read(args.device, &args.kernel)?;
+    let wanted = Wanted::read(args.device, &args.worker, &args.kernel)?;
     let in_model = args.in_model.target(&wanted, args.timed.given_dtype())?;
     let place = if args.keep { Some(Place::of(&args.kernel)?) } else { None };
-    let worker = session::worker(wanted.device, Opening::Now).await?;
+    let worker = wanted.worker(Opening::Now).await?;
     let shapes = in_model.map_or_else(|| wanted.target(&args.timed, worker.limits()), Ok)?;
     let screen = Screen::new();
     screen.line(&opening(&args, &worker, &wanted.source.name, &shapes));

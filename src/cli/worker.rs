@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use super::device::{self, Device};
 use super::options::DeviceArgs;
+use super::starter::Starter;
 use crate::backend::cuda::{self, Cuda};
 use crate::backend::{Backend, cpu};
 use crate::device::{Opening, cached_card, detect_cpu};
 use crate::harness::Judge;
 use crate::sandbox;
-use crate::worker::{Judging, Workers, server};
+use crate::worker::{Judging, Workers, judge_hash, server};
 use crate::workspace::{BackendName, DeviceLock, DeviceSettings, cache_dir};
 
 /// Evaluates candidates for another process, in JSON lines over standard input and output.
@@ -42,19 +43,19 @@ impl Args {
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
-    server::serve(args.within, || {
+    server::serve(judge_hash()?, args.within, || {
         let starting = || cuda::Starting::begin(&cache_dir(), !args.within);
         let compiler = (args.device.backend == Some(BackendName::Cuda)).then(starting);
         let device = match args.device.backend {
-            Some(backend) => device::named(backend, args.device, DeviceSettings::default())?,
-            None => device::choose(args.device, DeviceSettings::default())?.device,
+            Some(backend) => device::named(backend, args.device, DeviceSettings::default(), &Starter::own())?,
+            None => device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device,
         };
         // Processes started hours later run this very program, whatever is built meanwhile.
         let own = cpu::remember_executable()?;
         let mut arguments = vec!["worker".to_owned(), "--within".to_owned()];
         arguments.extend(device.arguments());
         Ok(match device {
-            Device::Cpu => judge(processor(&args)?, own, arguments),
+            Device::Cpu | Device::Theirs => judge(processor(&args)?, own, arguments),
             Device::Cuda(number) => {
                 let compiler = compiler.unwrap_or_else(starting);
                 judge(gpu(number, compiler, &args)?, own, arguments)

@@ -16,6 +16,9 @@ use crate::op::{OpSource, Operation};
 /// How long each pair of processes measures: it happens once a target.
 const TIMES_SESSION: Duration = Duration::from_secs(1);
 
+/// Parts of a pass where they are not what is asked for.
+const ONCE: Effort = Effort { budget: Duration::ZERO, least: 1, most: 1 };
+
 /// A model, a pass through it, and the operations it calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelTask {
@@ -55,6 +58,8 @@ pub struct CompareTask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Depth {
+    /// What both say, and no times to speak of.
+    Outputs,
     /// Whole passes, few of them: what the kernels kept so far do for the model.
     Times,
     /// Parts and whole passes, as a final comparison wants them.
@@ -117,10 +122,8 @@ pub fn contest<B: Backend>(
     let mut forward = Forward::prepare(backend, &recipe, &sets, cancelled)?;
     let (sessions, effort) = match task.depth {
         Depth::Full => (Sessions::default(), Effort::default()),
-        Depth::Times => (
-            Sessions { count: 5, budget: TIMES_SESSION, ..Sessions::default() },
-            Effort { budget: Duration::ZERO, least: 1, most: 1 },
-        ),
+        Depth::Times => (Sessions { count: 5, budget: TIMES_SESSION, ..Sessions::default() }, ONCE),
+        Depth::Outputs => (Sessions { count: 0, ..Sessions::default() }, ONCE),
     };
     let mut comparison = compare(&mut forward, &graph, &sessions, &effort, task.model.seed, cancelled)?;
     comparison.before.notes = forward.notes().to_vec();

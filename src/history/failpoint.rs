@@ -1,6 +1,7 @@
 //! Places where a test can have the process killed: one for each step of the crash order.
 //!
-//! `WARPSMITH_FAILPOINT=<step>:<experiment>` in the environment of a debug build; a release build has none of it.
+//! `WARPSMITH_FAILPOINT=<step>:<experiment>` in the environment of a build with the feature `test-support`; no other build has
+//! any of it.
 
 use super::HistoryError;
 
@@ -43,7 +44,7 @@ pub fn hit(step: &'static str, experiment: u64) -> Result<(), HistoryError> {
         ARMED.with(|armed| armed.set(None));
         return Err(HistoryError::Killed(step));
     }
-    #[cfg(debug_assertions)]
+    #[cfg(feature = "test-support")]
     if let Some(wanted) = std::env::var_os("WARPSMITH_FAILPOINT")
         && wanted.to_str() == Some(&format!("{step}:{experiment}"))
     {

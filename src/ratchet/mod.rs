@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::defence::weakened;
 use crate::evaluation::{Evaluation, Stage, Verdict};
 use crate::harness::{EvaluationTask, Precision, Progress};
-use crate::history::{Entry, History, HistoryError, Pending, Row};
+use crate::history::{Entries, Entry, History, HistoryError, Order, Pending, Row};
 use crate::kernel::KernelFile;
 use crate::op::{OpSource, TargetShape};
 use crate::worker::protocol::Ask;
@@ -255,9 +255,26 @@ impl Ratchet {
                 Some(why) => return Err(RatchetError::Weakened(why)),
                 None => true,
             },
+            Verdict::Withdrawn { .. } => true,
             Verdict::Base => self.history.tip_text(&experiment.file)?.as_ref() != Some(&experiment.text),
             _ => false,
         })
+    }
+
+    /// The experiments of the run, the newest first.
+    ///
+    /// # Errors
+    /// Git.
+    pub fn newest_first(&self) -> Result<Entries, RatchetError> {
+        Ok(self.history.entries(Order::NewestFirst)?)
+    }
+
+    /// The text of a file in an experiment's commit.
+    ///
+    /// # Errors
+    /// Git.
+    pub fn text_in(&self, commit: &str, file: &str) -> Result<Option<String>, RatchetError> {
+        Ok(self.history.archive().text(commit, file)?)
     }
 
     /// Writes down a state that belongs to no experiment: how a run ended.

@@ -39,8 +39,6 @@ pub struct RunReport {
     pub whole: Option<Whole>,
     /// The model's parts, most time before first.
     pub parts: Vec<PartReport>,
-    /// How the parts' times after were come by, in a sentence.
-    pub after_words: String,
     /// The targets in the order they were worked on; those never begun last.
     pub targets: Vec<TargetReport>,
     /// The device's measured ceilings.
@@ -225,12 +223,14 @@ pub enum Outcome {
     Timeout,
     /// It did not compile.
     Error,
+    /// What was kept before it is taken back: the whole model did not agree.
+    Withdrawn,
 }
 
 impl Outcome {
     /// All of them, the best first.
-    pub const ALL: [Self; 7] =
-        [Self::Base, Self::Keep, Self::Revert, Self::Reject, Self::Crash, Self::Timeout, Self::Error];
+    pub const ALL: [Self; 8] =
+        [Self::Base, Self::Keep, Self::Revert, Self::Reject, Self::Crash, Self::Timeout, Self::Error, Self::Withdrawn];
 
     /// From the ledger's word.
     #[must_use]
@@ -249,6 +249,7 @@ impl Outcome {
             Self::Crash => "crash",
             Self::Timeout => "timeout",
             Self::Error => "error",
+            Self::Withdrawn => "withdrawn",
         }
     }
 
@@ -263,6 +264,7 @@ impl Outcome {
             Self::Crash => "crashed",
             Self::Timeout => "timed out",
             Self::Error => "did not compile",
+            Self::Withdrawn => "withdrawn",
         }
     }
 }

@@ -78,7 +78,6 @@ pub(super) fn bare(targets: Vec<TargetReport>) -> RunReport {
         troubles: Vec::new(),
         whole: Some(Whole::default()),
         parts: Vec::new(),
-        after_words: String::new(),
         targets,
         ceilings: None,
         notes: Vec::new(),

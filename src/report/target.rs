@@ -131,7 +131,7 @@ fn row(tried: &Try) -> Markup {
     };
     let stage = match tried.outcome {
         Outcome::Reject | Outcome::Crash | Outcome::Timeout => format!(" at {}", tried.stage),
-        Outcome::Base | Outcome::Keep | Outcome::Revert | Outcome::Error => String::new(),
+        Outcome::Base | Outcome::Keep | Outcome::Revert | Outcome::Error | Outcome::Withdrawn => String::new(),
     };
     html! {
         tr.(tried.outcome.status()) {

@@ -76,7 +76,17 @@ fn a_night_says_how_much_faster_the_model_got_and_why_to_believe_it() {
 
 #[test]
 fn every_size_of_run_makes_a_sound_page() {
-    for (count, targets) in [(1, 1), (2, 1), (9, 9), (60, 3), (2000, 9)] {
+    sound_pages(&[(1, 1), (2, 1), (9, 9), (60, 3), (300, 9)]);
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_very_long_run_makes_a_sound_page() {
+    sound_pages(&[(2000, 9)]);
+}
+
+fn sound_pages(nights: &[(u64, usize)]) {
+    for &(count, targets) in nights {
         let Rendered { page, charts } = rendered(&night(count, targets));
         let names: Vec<_> = charts.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names.contains(&"experiments.svg"), count > 1, "{count}: {names:?}");
@@ -118,6 +128,23 @@ fn outputs_that_differ_come_before_any_speedup() {
     assert!(page.contains("<h1>llama-7b: the outputs differ</h1>"), "{page}");
     assert!(page.contains("<p class=\"alert\">OUTPUTS DIFFER: by 5e-2.</p>"), "{page}");
     assert!(page.contains("--diagnose") && !page.contains("warpsmith apply") && !page.contains("git merge"), "{page}");
+}
+
+#[test]
+fn what_the_parts_do_not_explain_of_the_whole_has_a_row_of_its_own() {
+    let measured = |ratio: f64| {
+        let measured = Measured { ratio, interval: None, passes_us: (100.0, 100.0 / ratio) };
+        let whole = Whole { measured: Some(measured), ..night(20, 1).whole.unwrap() };
+        let parts = vec![part("matmul", 600.0, 400.0), part("rmsnorm", 400.0, 400.0)];
+        let page = rendered(&RunReport { whole: Some(whole), parts, ..night(20, 1) }).page;
+        let row = page.split("not explained").nth(1).unwrap().split("</tr>").next().unwrap().to_owned();
+        assert!(page.contains("whole pass, measured"), "{page}");
+        row
+    };
+    // Together they say 800 µs; 1000 / 1.6 is 625, and 1000 / 1.1 is 909.
+    assert!(measured(1.6).contains("−175"), "{}", measured(1.6));
+    assert!(measured(1.1).contains("109"), "{}", measured(1.1));
+    assert!(!rendered(&RunReport { whole: None, ..night(20, 1) }).page.contains("not explained"));
 }
 
 #[test]

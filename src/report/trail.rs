@@ -16,7 +16,8 @@ pub(super) struct Step<'a> {
 /// The steps of a target.
 ///
 /// What is kept has its speedup over the start from `vs_user` (paired with what the user has, as the start's was);
-/// where that is missing, and for what was reverted, the measured gain is put on what stood before.
+/// where that is missing, and for what was reverted, the measured gain is put on what stood before. A withdrawal goes back to the
+/// speedup of the kernel that stands again.
 pub(super) fn trail(tries: &[Try]) -> Vec<Step<'_>> {
     let at_start = tries.iter().find(|tried| tried.outcome == Outcome::Base).and_then(|tried| tried.vs_user);
     let mut best = 1.0;
@@ -25,14 +26,14 @@ pub(super) fn trail(tries: &[Try]) -> Vec<Step<'_>> {
         let gained = tried.speedup.and_then(|(ratio, _)| sound(best * ratio));
         let over_start = match tried.outcome {
             Outcome::Base => Some(1.0),
-            Outcome::Keep => {
+            Outcome::Keep | Outcome::Withdrawn => {
                 let against_user = tried.vs_user.zip(at_start).and_then(|(now, start)| sound(now / start));
                 against_user.or(gained).or(Some(best))
             }
             Outcome::Revert => gained,
             Outcome::Reject | Outcome::Crash | Outcome::Timeout | Outcome::Error => None,
         };
-        if let (Outcome::Keep, Some(now)) = (tried.outcome, over_start) {
+        if let (Outcome::Keep | Outcome::Withdrawn, Some(now)) = (tried.outcome, over_start) {
             best = now;
         }
         steps.push(Step { tried, over_start, best });

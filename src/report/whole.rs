@@ -12,6 +12,9 @@ impl RunReport {
     pub(super) fn model_section(&self, chart: Option<&Chart>) -> Markup {
         let total = |us: &dyn Fn(&PartReport) -> f64| self.parts.iter().filter_map(|part| sound(us(part))).sum::<f64>();
         let (before, after) = (total(&|part| part.before_us), total(&|part| part.after_us));
+        // What the whole pass comes to where each part gains what it gained by itself, against what was measured of it.
+        let whole = self.whole.as_ref().and_then(|whole| sound(whole.measured.as_ref()?.ratio));
+        let measured = whole.map(|ratio| (before / ratio, ratio));
         let mut ops = 0;
         let inks: Vec<String> = self
             .parts
@@ -50,10 +53,19 @@ impl RunReport {
                                 }
                             }
                         }
-                        tfoot { tr {
-                            th { "together" } td {} td { (time(before)) } td {} td { (time(after)) } td {}
-                            td { (sound(before / after).map_or_else(|| NOTHING.to_owned(), fine_times)) } td {} td {}
-                        } }
+                        tfoot {
+                            tr {
+                                th { "together" } td {} td { (time(before)) } td {} td { (time(after)) } td {}
+                                td { (sound(before / after).map_or_else(|| NOTHING.to_owned(), fine_times)) } td {} td {}
+                            }
+                            @if let Some((now, ratio)) = measured {
+                                tr.quiet { th { "not explained" } td {} td {} td {} td { (signed_time(now - after)) } td {} td {} td {} td {} }
+                                tr {
+                                    th { "whole pass, measured" } td {} td { (time(before)) } td {} td { (time(now)) } td {}
+                                    td { (fine_times(ratio)) } td {} td {}
+                                }
+                            }
+                        }
                     }
                 }
                 p.small {
@@ -61,9 +73,9 @@ impl RunReport {
                     "caches and clocks are what they are there. Steps in grey are no operation’s, and stay as they are. "
                     @if self.whole.as_ref().is_some_and(|whole| whole.measured.is_some()) {
                         "“before” is from the profile at the start; the pass above was timed again at the end, both sides in "
-                        "fresh processes, and differs from the profile’s by what processes differ. "
+                        "fresh processes, and differs from the profile’s by what processes differ: the last row has its gain on the profile’s time. "
                     }
-                    (sentence(&self.after_words)) " "
+                    "“after” follows from “in place” where that was measured, else from “vs. yours”. "
                     @for note in &self.notes { (sentence(note)) " " }
                 }
             }
@@ -108,6 +120,11 @@ impl RunReport {
         let missing = self.targets.iter().filter(|target| target.begun && !is_placed(target));
         missing.map(|target| target.op.as_str()).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// A time that may be less than nothing: parts timed apart can gain more than the pass that they are parts of.
+fn signed_time(us: f64) -> String {
+    if us < 0.0 { format!("−{}", time(-us)) } else { time(us) }
 }
 
 /// How much of its roofline a part reached before; above it a cache helped.

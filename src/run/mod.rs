@@ -3,6 +3,7 @@
 mod brief;
 mod events;
 mod experiment;
+mod last_word;
 mod mending;
 mod plan;
 mod proposing;
@@ -147,6 +148,7 @@ impl Run {
             if reason == StopReason::Interrupted {
                 break reason;
             }
+            self.last_word(index).await?;
             self.rank_again(index).await?;
             if reason.ends_run() {
                 break reason;
@@ -222,9 +224,8 @@ impl Run {
     /// The kernel files of the model at the start and now.
     fn both_kernels(&self) -> Result<Kernels, RunError> {
         let mut kernels = Kernels { before: BTreeMap::new(), after: BTreeMap::new() };
-        for target in &self.state.targets {
-            let kept = if target.kept > 0 { self.ratchet.tip_text(&target.file)? } else { None };
-            kernels.after.insert(target.op.clone(), kept.unwrap_or_else(|| target.start_text.clone()));
+        for (index, target) in self.state.targets.iter().enumerate() {
+            kernels.after.insert(target.op.clone(), self.incumbent(index)?);
             kernels.before.insert(target.op.clone(), target.start_text.clone());
         }
         Ok(kernels)
@@ -235,8 +236,12 @@ impl Run {
         self.tick();
         if reason != StopReason::Interrupted {
             self.give_up_all_mending()?;
-            let kept = self.state.targets.iter().any(|target| target.kept > 0);
-            if let Some(pass) = self.state.pass.filter(|_| kept) {
+            for index in 0..self.state.targets.len() {
+                self.last_word(index).await?;
+            }
+            // Also what beat the library from the start is in the model.
+            let changed = self.state.targets.iter().any(|target| target.kept > 0 || target.vs_user() > 1.0);
+            if let Some(pass) = self.state.pass.filter(|_| changed) {
                 self.watcher.on(&RunEvent::Verifying);
                 match self.verify(pass).await {
                     Ok(report) => {

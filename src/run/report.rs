@@ -21,7 +21,7 @@ impl RunState {
     #[must_use]
     pub fn report(&self, rows: &[Row], cost: CostOf<'_>) -> RunReport {
         let span = rows.first().zip(rows.last()).map(|(first, last)| [first.time.clone(), last.time.clone()]);
-        let (parts, after_words) = self.before.as_ref().map(|profile| self.parts(profile)).unwrap_or_default();
+        let parts = self.before.as_ref().map(|profile| self.parts(profile)).unwrap_or_default();
         let notes = self.before.iter().flat_map(|profile| &profile.notes);
         RunReport {
             run: self.run.clone(),
@@ -40,7 +40,6 @@ impl RunState {
             troubles: self.troubles.iter().map(|trouble| (trouble.experiment, trouble.what.clone())).collect(),
             whole: self.single().is_none().then(|| self.whole()),
             parts,
-            after_words,
             targets: self.targets.iter().map(|target| target.report(rows, cost)).collect(),
             ceilings: self.ceilings.as_ref().map(|ceilings| CeilingLines {
                 read_gb_s: ceilings.read_gb_s,
@@ -73,46 +72,16 @@ impl RunState {
         }
     }
 
-    /// The profile's parts, before and after, and how the times after were come by.
-    fn parts(&self, profile: &Profile) -> (Vec<PartReport>, String) {
+    /// The profile's parts, before and after.
+    fn parts(&self, profile: &Profile) -> Vec<PartReport> {
         // What beats a library as it stood is installed as well.
         let changed = self.targets.iter().filter(|target| target.kept > 0 || target.vs_user() > 1.0);
         let alone = changed.map(|target| (target.op.as_str(), target.vs_user())).collect();
         let measured = self.verified.iter().flat_map(|report| &report.parts);
         let in_place =
             measured.filter_map(|part| Some((part.op.as_str(), sound(part.before_us / part.after_us)?))).collect();
-        let mut parts = parts(&profile.rows, profile.other_us, &alone, &in_place);
-        let measured = self.verified.as_ref().map(|report| report.measured.median);
-        let words = fit(&mut parts, measured);
-        (parts, words)
+        parts(&profile.rows, profile.other_us, &alone, &in_place)
     }
-}
-
-/// Gains of parts are made to add up to a measured gain of the whole by at most this factor; further apart they are left.
-const MOST_STRETCH: f64 = 2.0;
-
-/// Makes the gains of `parts` add up to the `measured` speedup of the whole, each in proportion, and says so.
-///
-/// Parts are timed apart. What one gains there it gains in the model only as far as the model waited for it.
-fn fit(parts: &mut [PartReport], measured: Option<f64>) -> String {
-    let own = "“after” follows from “in place” where that was measured, else from “vs. yours”";
-    let total = |us: &dyn Fn(&PartReport) -> f64| parts.iter().map(us).sum::<f64>();
-    let (before, after) = (total(&|part| part.before_us), total(&|part| part.after_us));
-    let (claimed, Some(whole)) = (before / after, measured.and_then(sound)) else { return own.to_owned() };
-    let said =
-        format!("the parts’ own gains come to {claimed:.3}×, and the whole pass, measured, is {whole:.3}× as fast");
-    let factor = before * (1.0 - 1.0 / whole) / (before - after);
-    if (claimed / whole - 1.0).abs() < 0.0005 {
-        return own.to_owned();
-    }
-    let stretched = |part: &PartReport| part.before_us - factor * (part.before_us - part.after_us);
-    if !(0.0..=MOST_STRETCH).contains(&factor) || parts.iter().any(|part| stretched(part) < 0.0) {
-        return format!("{own}; they do not add up: {said}");
-    }
-    for part in parts.iter_mut() {
-        part.after_us = stretched(part);
-    }
-    format!("{said}: “after” has each gain in that proportion")
 }
 
 /// A profile's rows by name, most time first, and what they do not explain (`other_us`). `alone` has the speedup of what
@@ -269,30 +238,6 @@ mod tests {
         assert_eq!(told, wanted);
         assert_eq!(parts[0].roofline_us, Some(40.0));
         assert!(super::parts(&[], 0.0, &alone, &alone).is_empty());
-    }
-
-    #[test]
-    fn the_parts_add_up_to_what_was_measured_of_the_whole() {
-        let times = |measured| {
-            let rows = [row("matmul", 4, 60.0), row("rmsnorm", 3, 40.0)];
-            let in_place = BTreeMap::from([("matmul", 1.5), ("rmsnorm", 0.8)]);
-            let mut parts = parts(&rows, 0.0, &BTreeMap::new(), &in_place);
-            let words = fit(&mut parts, measured);
-            (parts.iter().map(|part| part.after_us).collect::<Vec<_>>(), words)
-        };
-        let (alone, words) = times(None);
-        assert_eq!((alone.as_slice(), words.contains("in place")), ([40.0, 50.0].as_slice(), true));
-        // The parts say 1.111; half of that gain was measured, and each has half of its own.
-        let (halved, words) = times(Some(1.0 / 0.95));
-        assert!((halved[0] - 50.0).abs() < 1e-9 && (halved[1] - 45.0).abs() < 1e-9, "{halved:?}");
-        assert!(words.contains("come to 1.111×") && words.contains("is 1.053× as fast"), "{words}");
-        // What no proportion explains is left, and said.
-        for measured in [0.9, 2.0] {
-            let (left, words) = times(Some(measured));
-            assert!(left == alone && words.contains("do not add up"), "{left:?} {words}");
-        }
-        assert_eq!(times(Some(1.0 / 0.9)).0, alone);
-        assert_eq!(times(Some(f64::NAN)), times(None));
     }
 
     #[test]

@@ -140,6 +140,9 @@ pub struct TargetState {
     pub precision: Option<Precision>,
     /// Experiments kept.
     pub kept: u32,
+    /// Whether the whole model was seen to say the same with the incumbent.
+    #[serde(default)]
+    pub agreed: bool,
     /// Experiments not kept.
     pub not_kept: u32,
     /// What was tried, in order.
@@ -191,6 +194,7 @@ impl TargetState {
             progress: TargetProgress::default(),
             precision: None,
             kept: 0,
+            agreed: false,
             not_kept: 0,
             tried: Vec::new(),
             memory: Value::Null,
@@ -205,6 +209,7 @@ impl TargetState {
         match &evaluation.verdict {
             Verdict::Base | Verdict::Keep { .. } => {
                 self.kept += u32::from(evaluation.verdict != Verdict::Base);
+                self.agreed = false;
                 self.progress.vs_user = evaluation.vs_user.or(self.progress.vs_user);
                 self.against = evaluation.against.clone().or(self.against.take());
                 self.resources.clone_from(&evaluation.build_log);
@@ -222,6 +227,20 @@ impl TargetState {
                 }
             }
             _ => self.not_kept += 1,
+        }
+    }
+
+    /// Goes back to what was known when `then` was the incumbent, because the kernels kept since (`experiments`) are taken back.
+    pub(super) fn go_back(&mut self, then: &Self, experiments: &[u64], verdict: &Verdict) {
+        self.kept = then.kept;
+        (self.start_us, self.best_us, self.fastest_us) = (then.start_us, then.best_us, then.fastest_us);
+        self.against.clone_from(&then.against);
+        self.timing.clone_from(&then.timing);
+        self.resources.clone_from(&then.resources);
+        self.progress.vs_user = then.progress.vs_user;
+        self.progress.roofline_pct = then.progress.roofline_pct;
+        for tried in self.tried.iter_mut().filter(|tried| experiments.contains(&tried.experiment)) {
+            tried.verdict = verdict.clone();
         }
     }
 

@@ -107,7 +107,7 @@ impl TargetProgress {
     pub fn record(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Keep { simpler: false, .. } => self.reverts = 0,
-            Verdict::Keep { simpler: true, .. } | Verdict::Base => {}
+            Verdict::Keep { simpler: true, .. } | Verdict::Base | Verdict::Withdrawn { .. } => {}
             Verdict::Revert { .. }
             | Verdict::Reject { .. }
             | Verdict::Crash { .. }

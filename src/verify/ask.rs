@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio_util::sync::CancellationToken;
 
 use super::{Change, Report, Speedup, choose};
-use crate::forward::{CompareTask, Comparison, Depth, ModelTask};
+use crate::forward::{CompareTask, Comparison, Depth, ModelTask, OutputCheck};
 use crate::model::{Graph, ModelConfig, ModelError, Pass};
 use crate::op::{OpError, OpSource};
 use crate::worker::protocol::Ask;
@@ -85,6 +85,20 @@ pub async fn speedup(
 ) -> Result<f64, VerifyError> {
     let (_, comparison) = compare(worker, question, &installed(question), Depth::Times, read, cancel).await?;
     Ok(Speedup::of(&comparison.sessions).median)
+}
+
+/// Whether the model with the kernels says what it says without, and nothing about times; the seed draws its tokens.
+///
+/// # Errors
+/// [`VerifyError`].
+pub async fn outputs(
+    worker: &mut Client,
+    question: &Question<'_>,
+    read: &dyn Fn(&str) -> Option<String>,
+    cancel: &CancellationToken,
+) -> Result<OutputCheck, VerifyError> {
+    let (_, comparison) = compare(worker, question, &installed(question), Depth::Outputs, read, cancel).await?;
+    Ok(comparison.output)
 }
 
 /// The kernels that go in: what beats the user's, and what nobody has judged.

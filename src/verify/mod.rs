@@ -11,7 +11,7 @@ mod speedup;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{Question, VerifyError, speedup, verify};
+pub use ask::{Question, VerifyError, outputs, speedup, verify};
 pub use diagnose::{Culprit, Diagnosis, Shares, Suspect, Trial, culprits, diagnose};
 pub use predict::{Change, Choice, choose, predicted};
 pub use report::{Part, Report};

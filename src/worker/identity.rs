@@ -1,6 +1,7 @@
 //! Which program this is: verdicts of different programs are not comparable.
 
 use std::fs::File;
+use std::path::Path;
 
 use object::Endianness;
 use object::read::elf::ElfFile64;
@@ -11,12 +12,19 @@ use object::read::{Object, ReadCache};
 ///
 /// # Errors
 /// The file system.
-pub(super) fn judge_hash() -> std::io::Result<String> {
-    const OWN: &str = "/proc/self/exe";
+pub fn judge_hash() -> std::io::Result<String> {
+    judge_hash_of(Path::new("/proc/self/exe"))
+}
+
+/// The same of a program's file.
+///
+/// # Errors
+/// The file system.
+pub fn judge_hash_of(program: &Path) -> std::io::Result<String> {
     let mut hasher = blake3::Hasher::new();
-    match build_id(&File::open(OWN)?) {
+    match build_id(&File::open(program)?) {
         Some(id) => hasher.update(&id),
-        None => hasher.update_reader(File::open(OWN)?)?,
+        None => hasher.update_reader(File::open(program)?)?,
     };
     Ok(hasher.finalize().to_hex().to_string())
 }

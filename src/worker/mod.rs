@@ -9,4 +9,5 @@ pub mod server;
 
 pub use client::{Client, WorkerError};
 pub use elsewhere::Workers;
+pub use identity::{judge_hash, judge_hash_of};
 pub use judging::Judging;

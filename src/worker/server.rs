@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Judging;
-use super::identity::judge_hash;
 use super::protocol::{Ask, FailureKind, MAX_LINE, PROTOCOL, Reply, Request};
 use crate::evaluation::Stage;
 use crate::forward::ForwardError;
@@ -26,11 +25,16 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 /// `make_judge` finds and calibrates the device; it may take seconds and runs before the first message. The device is locked
 /// for the length of each request, unless whoever asks has the lock already (`within`).
 ///
-/// Where the device cannot be had, the first message says why, and it is the only one.
+/// Where the device cannot be had, the first message says why, and it is the only one. `judge_hash` names the judging program
+/// ([`super::judge_hash`]): who asks compares it with its own.
 ///
 /// # Errors
 /// Where standard output cannot be moved away.
-pub fn serve(within: bool, make_judge: impl FnOnce() -> anyhow::Result<Box<dyn Judging>>) -> anyhow::Result<()> {
+pub fn serve(
+    judge_hash: String,
+    within: bool,
+    make_judge: impl FnOnce() -> anyhow::Result<Box<dyn Judging>>,
+) -> anyhow::Result<()> {
     let out = Out(Arc::new(Mutex::new(std::fs::File::from(move_stdout_away()?))));
     let (requests, inbox) = channel();
     let current = Arc::new(Current::default());
@@ -47,7 +51,7 @@ pub fn serve(within: bool, make_judge: impl FnOnce() -> anyhow::Result<Box<dyn J
     };
     out.say(&Reply::Hello {
         protocol: PROTOCOL,
-        judge: judge_hash()?,
+        judge: judge_hash,
         device: Box::new(judge.card().clone()),
         limits: judge.case_limits(),
     });

@@ -49,6 +49,7 @@ const NEW_SETTINGS: &str = "\
 # batch = 1
 # seq = 512
 # notify = 'notify-send \"$WARPSMITH_SUMMARY\"'   # run by sh when a run ends or is interrupted
+# worker = \"ssh gpu7 warpsmith worker\"   # judges and times there instead of on this machine
 
 [device]
 # backend = \"cuda\"       # or \"cpu\"; without it, a GPU where there is one

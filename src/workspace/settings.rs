@@ -50,6 +50,8 @@ pub struct RunSettings {
     pub seq: Option<u64>,
     /// A command for `sh -c`, run when a run ends or is interrupted.
     pub notify: Option<String>,
+    /// The command that starts the worker; without it, this program does.
+    pub worker: Option<String>,
 }
 
 impl Default for RunSettings {
@@ -66,6 +68,7 @@ impl Default for RunSettings {
             batch: None,
             seq: None,
             notify: None,
+            worker: None,
         }
     }
 }
@@ -188,12 +191,13 @@ mod tests {
     #[test]
     fn every_key_can_be_set() {
         let text = "[run]\nmax_reverts = 3\nroofline = 0.8\nspeedup = 4\nper_kernel = \"8m\"\nbudget = \"90s\"\n\
-                    phase = \"decode\"\ndtype = \"bf16\"\nbatch = 2\nseq = 512\nnotify = \"true\"\n[device]\nbackend = \"cuda\"\nindex = 1\n[tuner]\n";
+                    phase = \"decode\"\ndtype = \"bf16\"\nbatch = 2\nseq = 512\nnotify = \"true\"\nworker = \"ssh gpu7 warpsmith worker\"\n[device]\nbackend = \"cuda\"\nindex = 1\n[tuner]\n";
         let Settings { run, device, .. } = Settings::parse(text).unwrap();
         assert_eq!(device, DeviceSettings { backend: Some(BackendName::Cuda), index: Some(1) });
         assert_eq!((run.max_reverts, run.roofline, run.speedup), (3, 0.8, 4.0));
         assert_eq!((run.per_kernel, run.budget), (Duration::from_secs(480), Some(Duration::from_secs(90))));
         assert_eq!(run.notify.as_deref(), Some("true"));
+        assert_eq!(run.worker.as_deref(), Some("ssh gpu7 warpsmith worker"));
         assert_eq!((run.dtype, run.batch, run.seq), (Some(Dtype::Bf16), Some(2), Some(512)));
         assert_eq!(run.phase, Some(PhaseName::Decode));
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Place, kernels};
+use crate::common::{Outcome, Place, kernels};
 
 /// The kernel with another value of its first tunable in force.
 fn with(text: &str, from: &str, to: &str) -> String {
@@ -13,7 +13,7 @@ fn with(text: &str, from: &str, to: &str) -> String {
 
 #[test]
 fn a_correct_kernel_is_judged_with_its_cases_and_its_roofline() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     let out = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--seed", "7"]).ok();
     for part in [
         "rmsnorm: correct",
@@ -38,7 +38,7 @@ fn a_correct_kernel_is_judged_with_its_cases_and_its_roofline() {
 
 #[test]
 fn a_cuda_file_is_compiled_without_a_gpu_where_there_is_a_compiler() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     let softmax = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/cuda/softmax.cu");
     let text = std::fs::read_to_string(softmax).unwrap();
     place.write("mine.cu", &text);
@@ -63,7 +63,16 @@ fn a_cuda_file_is_compiled_without_a_gpu_where_there_is_a_compiler() {
 
 #[test]
 fn a_kernel_is_compared_with_another_by_the_keep_rule() {
-    let place = Place::without_repository(&kernels::keeps());
+    compares(&Place::without_repository(&kernels::keeps()));
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_kernel_is_really_compared_with_another() {
+    compares(&Place::without_repository(&kernels::keeps()).really_judged());
+}
+
+fn compares(place: &Place) {
     place.write("fast.c", &with(&kernels::keeps(), "value = 200", "value = 4"));
     let out = place.warpsmith(&["bench", "fast.c", "--against", "kernels/cpu/rmsnorm.c"]).ok();
     assert!(out.contains("correct and faster: ") && out.contains("a run would keep it"), "{out}");
@@ -73,7 +82,7 @@ fn a_kernel_is_compared_with_another_by_the_keep_rule() {
 
 #[test]
 fn a_wrong_kernel_is_rejected_with_the_case() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     for (mode, parts) in [
         (1, ["reject at edges: ", "are outside their bound"]),
         (2, ["crash at edges: ", "SIGSEGV"]),
@@ -91,7 +100,7 @@ fn a_wrong_kernel_is_rejected_with_the_case() {
 
 #[test]
 fn a_kernel_whose_comparison_is_wrong_cannot_be_judged() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     place.write("broken.c", &with(&kernels::keeps(), "float sum = 0;", "float sum = ;"));
     let said = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "--against", "broken.c"]).refusal();
     assert!(said.contains("the incumbent no longer passes") && said.contains("warpsmith bench"), "{said}");
@@ -99,17 +108,39 @@ fn a_kernel_whose_comparison_is_wrong_cannot_be_judged() {
 
 #[test]
 fn the_self_test_counts_what_is_kept_by_mistake() {
-    let place = Place::without_repository(&kernels::keeps());
+    let ended = self_test(&Place::without_repository(&kernels::keeps()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn the_real_judge_tests_itself() {
+    self_test(&Place::without_repository(&kernels::keeps()).really_judged());
+}
+
+fn self_test(place: &Place) -> Outcome {
     let ended = place.warpsmith(&["bench", "--self-test", "2", "kernels/cpu/rmsnorm.c"]);
     // A machine as busy as this may make one look faster; it is counted then, and the code says so.
     assert!(matches!(ended.code, Some(0 | 1)), "{ended:?}");
     assert!(ended.out.starts_with("2 pairs that differ in nothing: "), "{ended:?}");
     assert_eq!(ended.code == Some(0), ended.out.contains(": 0 kept by the keep rule"), "{ended:?}");
+    ended
 }
 
 #[test]
 fn the_speed_of_verdicts_is_a_table_with_a_row_for_each_kernel() {
-    let place = Place::without_repository(&kernels::keeps());
+    // Long enough to be seen in hundredths of a second.
+    let rule = "[[event]]\nwhen = \"PASSES >= 0\"\ndelay_ms = 20\n";
+    speed_table(&Place::without_repository(&kernels::keeps()).judged_by(rule));
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn the_speed_of_real_verdicts_is_a_table_with_a_row_for_each_kernel() {
+    speed_table(&Place::without_repository(&kernels::keeps()).really_judged());
+}
+
+fn speed_table(place: &Place) {
     place.write("fast.c", &with(&kernels::keeps(), "value = 200", "value = 4"));
     let out = place.warpsmith(&["bench", "--speed=1", "fast.c", "kernels/cpu/rmsnorm.c"]).ok();
     let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -145,7 +176,7 @@ fn speed_needs_kernels_that_are_right_and_counts_neighbours_that_are_not() {
 
 #[test]
 fn one_kernel_is_judged_at_a_time_and_its_smoke_test_has_no_times() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     let said = place.warpsmith(&["bench", "kernels/cpu/rmsnorm.c", "kernels/cpu/fused_mlp.c"]).refusal();
     assert!(said.contains("one is judged at a time"), "{said}");
     let out = place.warpsmith(&["bench", "--smoke", "kernels/cpu/rmsnorm.c"]).ok();

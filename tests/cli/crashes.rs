@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Outcome, Place, kernels, on_a_busy_machine, outcome};
+use crate::common::{Outcome, Place, kernels, outcome};
 use crate::consistency::{check, journal};
 
 /// Starts or resumes, to be killed at `step` of experiment `number`.
@@ -15,13 +15,10 @@ fn killed(place: &Place, arguments: &[&str], step: &str, number: u64) {
 
 /// A run of this kernel that was killed when its second experiment had just been written down as pending.
 fn begun(kernel: &str) -> Place {
-    on_a_busy_machine(|| {
-        let place = Place::new(kernel);
-        let mut command = place.command(&["run", "model", "--only", "rmsnorm", "--seed", "1", "--max-reverts", "1"]);
-        command.env("WARPSMITH_FAILPOINT", "pending:2");
-        let Outcome { code, out, .. } = outcome(command);
-        if code.is_none() && place.statuses() == ["base"] { Ok(place) } else { Err(out) }
-    })
+    let place = Place::new(kernel);
+    killed(&place, &["run", "model", "--only", "rmsnorm", "--seed", "1", "--max-reverts", "1"], "pending", 2);
+    assert_eq!(place.statuses(), ["base"]);
+    place
 }
 
 /// Kills the same second experiment at each of the `steps`, and lets the run end each time.

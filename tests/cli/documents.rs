@@ -99,7 +99,7 @@ fn an_operation_of_ones_own_is_added_as_the_walk_through_says() {
 fn the_kernel_in_the_instructions_is_right_and_its_evaluation_has_what_they_explain() {
     let text = document("program.md");
     let kernel = text.split_once("\n```c\n").unwrap().1.split("\n```").next().unwrap();
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     place.write("mine.c", &format!("{kernel}\n"));
     let judged = place.warpsmith(&["bench", "mine.c", "--shape", "rows=16,cols=96", "--json"]).ok();
     let evaluation: Value = serde_json::from_str(&judged).unwrap();

@@ -4,8 +4,13 @@ use serde_json::{Value, json};
 
 use crate::common::{BERT, CONFIG, GPT2, Place, kernels};
 
-/// A user's repository with this model.
+/// A user's repository with this model, really judged and run.
 fn place(config: &str) -> Place {
+    scripted(config).really_judged()
+}
+
+/// The same with what judges and runs scripted.
+fn scripted(config: &str) -> Place {
     let place = Place::without_repository(&kernels::keeps());
     place.write("model/config.json", config);
     place.write("kernels/cpu/layernorm.c", &kernels::layernorm_keeps());
@@ -25,7 +30,15 @@ fn has_rows(table: &str, names: &[&str]) {
     }
 }
 
-/// One kernel of the model is improved, and the whole model compared before and after.
+/// One kernel of the model is improved, and the whole model compared before and after; where it is scripted, nothing is in doubt.
+#[track_caller]
+fn improves_layernorm_for_sure(place: &Place, more: &[&str], says: &str) {
+    improves_layernorm(place, more, says);
+    assert_eq!(place.statuses(), ["base", "keep"]);
+    assert_eq!(place.ledger()[1].speedup, Some(100.0));
+}
+
+/// The same where it is measured.
 #[track_caller]
 fn improves_layernorm(place: &Place, more: &[&str], says: &str) {
     let run = [&["run", "model", "--only", "layernorm", "--seed", "1"], more].concat();
@@ -68,7 +81,7 @@ fn a_bert_is_profiled_improved_and_verified() {
     let table = place.warpsmith(&["profile", "model"]).ok();
     let glue = ["embedding", "added embedding", "gelu", "residual add", "first token", "tanh"];
     has_rows(&table, &[&["matmul", "layernorm", "flash_attention"][..], &glue].concat());
-    improves_layernorm(&place, &["--batch", "2"], "vectors of ");
+    improves_layernorm_for_sure(&scripted(BERT), &["--batch", "2"], "vectors of ");
     let said = place.warpsmith(&["profile", "model", "--phase", "decode"]).refusal();
     assert!(said.contains("model is an encoder") && said.contains("--phase prefill"), "{said}");
     let said = place.warpsmith(&["profile", "model", "--seq", "33"]).refusal();
@@ -81,7 +94,8 @@ fn a_decoding_run_is_profiled_improved_and_verified_in_its_phase() {
     let table = place.warpsmith(&["profile", "model", "--phase", "decode", "--batch", "2"]).ok();
     assert!(table.contains("· 2x1 tokens after 15 ·"), "{table}");
     has_rows(&table, &["append to cache", "split q, k, v", "layernorm"]);
-    improves_layernorm(&place, &["--phase", "decode", "--batch", "4"], "tokens after 15");
+    let place = scripted(GPT2);
+    improves_layernorm_for_sure(&place, &["--phase", "decode", "--batch", "4"], "tokens after 15");
     // A run keeps its phase, as it keeps the rest of its pass.
     let said = place.warpsmith(&["run", "model", "--resume", "--phase", "prefill"]).refusal();
     assert!(said.contains("a resumed run keeps its pass"), "{said}");
@@ -90,8 +104,20 @@ fn a_decoding_run_is_profiled_improved_and_verified_in_its_phase() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_bert_is_improved_by_the_real_judge() {
+    improves_layernorm(&place(BERT), &["--batch", "2"], "vectors of ");
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_decoding_run_is_improved_by_the_real_judge() {
+    improves_layernorm(&place(GPT2), &["--phase", "decode", "--batch", "4"], "tokens after 15");
+}
+
+#[test]
 fn a_llama_decodes_too() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     let profile = place.warpsmith(&["profile", "model", "--phase", "decode", "--json"]).ok();
     let profile: Value = serde_json::from_str(&profile).unwrap();
     assert_eq!((profile["pass"]["phase"].as_str(), profile["pass"]["seq"].as_u64()), (Some("decode"), Some(16)));
@@ -115,7 +141,7 @@ fn zeros(tensors: &[(&str, &[u64])]) -> Vec<u8> {
 
 #[test]
 fn weights_beside_the_configuration_are_read_and_missing_ones_named() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     place.write("model/config.json", CONFIG);
     let path = place.root.join("model/model.safetensors");
     std::fs::write(&path, zeros(&[("model.embed_tokens.weight", &[128, 64]), ("model.norm.weight", &[64])])).unwrap();

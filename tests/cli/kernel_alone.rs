@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::common::{GPT2, Place, kernels, on_a_busy_machine, outcome};
+use crate::common::{GPT2, Place, kernels, outcome};
 use crate::consistency::check;
 
 const KERNEL: &str = "kernels/cpu/rmsnorm.c";
@@ -19,14 +19,12 @@ struct Ended {
 }
 
 static ENDED: LazyLock<Ended> = LazyLock::new(|| {
-    let (place, before, killed) = on_a_busy_machine(|| {
-        let place = Place::shared("kernel-alone", &kernels::keeps());
-        let before = place.untouched();
-        let mut command = place.command(&["run", KERNEL, "--shape", "rows=16,cols=512", "--seed", "1"]);
-        command.env("WARPSMITH_FAILPOINT", "journal:2");
-        let killed = outcome(command);
-        if killed.code.is_none() { Ok((place, before, killed)) } else { Err(killed.out) }
-    });
+    let place = Place::shared("kernel-alone", &kernels::keeps());
+    let before = place.untouched();
+    let mut command = place.command(&["run", KERNEL, "--shape", "rows=16,cols=512", "--seed", "1"]);
+    command.env("WARPSMITH_FAILPOINT", "journal:2");
+    let killed = outcome(command);
+    assert_eq!(killed.code, None, "{killed:?}");
     let tell = "printf '%s %s' \"$WARPSMITH_SPEEDUP_IS\" \"$WARPSMITH_SUMMARY\" > .warpsmith/news";
     let out = place.warpsmith(&["run", KERNEL, "--resume", "--notify", tell]).ok();
     Ended { run: place.only_run(), place, killed: killed.out, out, before }

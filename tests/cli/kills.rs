@@ -1,4 +1,4 @@
-//! A run that is killed twenty times at arbitrary moments.
+//! A run that is killed again and again at arbitrary moments.
 
 use std::time::{Duration, Instant};
 
@@ -8,27 +8,40 @@ use crate::common::processes::Session;
 use crate::common::{Place, kernels};
 use crate::consistency::check;
 
-/// Kills of the whole process group, with the seed of their moments.
-const KILLS: u64 = 20;
+/// The seed of the moments.
 const SEED: u64 = 20_260_214;
 
-/// Kills come anywhere between a start and this long after the time that a run here takes to begin: enough for an
-/// experiment or two.
-const BEYOND: Duration = Duration::from_millis(1_500);
+/// Kills come anywhere between a start and this long after the time that a run here takes to begin: enough for some experiments,
+/// each of which takes [`VERDICT`].
+const BEYOND: Duration = Duration::from_millis(400);
+
+/// Long enough for a kill to come in the middle of one now and then.
+const VERDICT: &str = "[[event]]\nwhen = \"PASSES >= 0\"\ndelay_ms = 30\n";
 
 #[test]
-fn twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing() {
-    let place = Place::new(&kernels::eventful());
+fn five_kills_at_random_moments_lose_nothing_and_repeat_nothing() {
+    killed_at_random(5);
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn fifty_kills_at_random_moments_lose_nothing_and_repeat_nothing() {
+    killed_at_random(50);
+}
+
+/// So many kills of the whole process group of a run, which then ends.
+fn killed_at_random(most: u64) {
+    let place = Place::new(&kernels::eventful()).judged_by(VERDICT);
     let moments = Stream::new(SEED, "kills");
     let fresh =
         ["run", "model", "--only", "rmsnorm", "--max-reverts", "50", "--speedup", "1000", "--roofline", "10000"];
     let resume = ["run", "model", "--resume"];
     let began = Instant::now();
-    Place::new(&kernels::eventful()).begin(&fresh);
+    Place::new(&kernels::eventful()).judged_by(VERDICT).begin(&fresh);
     let longest = u64::try_from((began.elapsed() + BEYOND).as_millis()).unwrap();
     let mut going_on = false;
     let mut kills = 0;
-    while kills < KILLS {
+    while kills < most {
         let mut session = Session::start(place.command(if going_on { &resume } else { &fresh }));
         let moment = Duration::from_millis(moments.below(kills, longest));
         match session.ends_within(moment) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::Place;
+use crate::common::{Place, kernels};
 use crate::run::FINISHED;
 
 fn parsed(text: &str) -> Value {
@@ -111,7 +111,7 @@ fn an_experiment_is_shown_with_its_verdict_its_cases_and_its_kernel() {
 
 #[test]
 fn the_doctor_says_what_works_here() {
-    let place = &FINISHED.place;
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     let out = place.warpsmith(&["doctor"]).ok();
     for part in [
         "warpsmith  ",

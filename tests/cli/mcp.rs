@@ -122,7 +122,7 @@ fn fast() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coding_agent_proposes_and_the_server_decides() {
-    let place = Place::new(&kernels::keeps());
+    let place = Place::new(&kernels::keeps()).really_judged();
     let before = place.untouched();
     let client = Client::start(&place, &SERVE).await;
     let info = client.service.peer_info().unwrap();

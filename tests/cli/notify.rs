@@ -57,7 +57,7 @@ fn a_command_in_the_settings_runs_in_the_workspace() {
 
 #[test]
 fn an_interrupted_run_is_told_of_and_a_command_that_fails_changes_nothing() {
-    let place = Place::new(&kernels::keeps());
+    let place = Place::new(&kernels::keeps()).judged_by("[[event]]\nop = \"fused_mlp\"\nuntil = \".warpsmith/go\"\n");
     let failing = format!("{COMMAND}; exit 7");
     let mut session = Session::start(place.command(&[&NEXT[..], &["--notify", &failing]].concat()));
     assert!(session.says("follow ", Duration::from_secs(100)), "{}", session.output());
@@ -71,6 +71,7 @@ fn an_interrupted_run_is_told_of_and_a_command_that_fails_changes_nothing() {
         (told["WARPSMITH_STATUS"].as_str(), told["WARPSMITH_REASON"].as_str()),
         ("interrupted", "it was interrupted")
     );
+    place.write(".warpsmith/go", "");
     // It goes on as any other, and may be told of again.
     let resumed = place.warpsmith(&["run", "model", "--resume", "--per-kernel", "1ms", "--notify", "exit 1"]);
     assert!(resumed.err.contains("note: the command of --notify failed"), "{resumed:?}");

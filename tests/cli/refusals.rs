@@ -64,7 +64,8 @@ fn a_run_is_resumed_on_its_own_model_only() {
 
 #[test]
 fn a_second_run_in_the_same_repository_is_told_of_the_first() {
-    let place = Place::new(&kernels::keeps());
+    // The first one is not going to end by itself.
+    let place = Place::new(&kernels::keeps()).judged_by("[[event]]\nop = \"rmsnorm\"\nuntil = \".warpsmith/go\"\n");
     let mut first = Session::start(place.command(&RUN));
     assert!(first.says("follow ", Duration::from_secs(100)), "{}", first.output());
     let run = place.only_run();
@@ -78,7 +79,7 @@ fn a_second_run_in_the_same_repository_is_told_of_the_first() {
 
 #[test]
 fn a_model_that_is_not_understood_is_refused_by_its_key() {
-    let place = Place::new(&kernels::keeps());
+    let place = Place::new(&kernels::keeps()).really_judged();
     let change = |from: &str, to: &str| {
         assert!(CONFIG.contains(from));
         CONFIG.replace(from, to)
@@ -112,7 +113,7 @@ fn a_model_that_is_not_understood_is_refused_by_its_key() {
 
 #[test]
 fn without_a_c_compiler_the_first_sentence_says_so() {
-    let place = Place::new(&kernels::keeps());
+    let place = Place::new(&kernels::keeps()).really_judged();
     let mut command = place.command(&["run", "model"]);
     command.env("CC", "/nonexistent");
     let said = outcome(command);

@@ -8,9 +8,14 @@ use crate::consistency::check;
 
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Interrupts a run as soon as it has said `moment`, and has it go on; it ends when `target` says why.
-fn interrupted_by(signal: &str, moment: &str, more: &[&str], target: &str) {
-    let place = Place::new(&kernels::goes_wrong(&[1]));
+/// What is judged waits for this file: an interruption comes in the middle of it.
+const GO: &str = ".warpsmith/go";
+
+/// Interrupts a run as soon as it has said `moment`, while it judges a kernel of which `when` is true, and has it go on; it ends
+/// when `target` says why.
+fn interrupted_by(signal: &str, (moment, when): (&str, &str), more: &[&str], target: &str) {
+    let rule = format!("[[event]]\nwhen = \"{when}\"\nuntil = \"{GO}\"\n");
+    let place = Place::new(&kernels::goes_wrong(&[1])).judged_by(&rule);
     let mut session = Session::start(place.command(&[&RUN, more].concat()));
     assert!(session.says(moment, PATIENCE), "{}", session.output());
     session.signal(signal);
@@ -24,6 +29,7 @@ fn interrupted_by(signal: &str, moment: &str, more: &[&str], target: &str) {
     assert!(status.contains(&format!("warpsmith run model --resume {run}")), "{status}");
     check(&place);
     // The command that was printed.
+    place.write(GO, "");
     let out = place.warpsmith(&["run", "model", "--resume", &run]).ok();
     assert!(out.contains(target), "{out}");
     check(&place);
@@ -31,17 +37,17 @@ fn interrupted_by(signal: &str, moment: &str, more: &[&str], target: &str) {
 
 #[test]
 fn ctrl_c_ends_a_run_with_the_command_that_resumes_it() {
-    interrupted_by("INT", "#1 ", &[], "all 2 points of its space were tried");
+    interrupted_by("INT", ("#1 ", "MODE == 1"), &[], "all 2 points of its space were tried");
 }
 
 #[test]
 fn sigterm_ends_a_run_with_the_command_that_resumes_it() {
-    interrupted_by("TERM", "follow ", &["--per-kernel", "1ms"], "its 1 ms are over");
+    interrupted_by("TERM", ("follow ", "MODE == 0"), &["--per-kernel", "1ms"], "its 1 ms are over");
 }
 
 #[test]
 fn interrupted_before_there_is_a_run_nothing_is_left_behind() {
-    let place = Place::new(&kernels::keeps());
+    let place = Place::new(&kernels::keeps()).judged_by("[[event]]\nop = \"model\"\nuntil = \".warpsmith/go\"\n");
     let mut session = Session::start(place.command(&["run", "model"]));
     assert!(session.says("profiling", PATIENCE), "{}", session.output());
     session.signal("INT");

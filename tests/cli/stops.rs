@@ -3,6 +3,10 @@
 
 use std::sync::LazyLock;
 
+use serde_json::{Value, json};
+use warpsmith::history::History;
+use warpsmith::workspace::Workspace;
+
 use crate::common::{Place, RUN, kernels, outcome};
 
 /// A run that was killed when it had judged its start: resumed with new rules, for each of which it can end.
@@ -15,9 +19,22 @@ static BEGUN: LazyLock<Place> = LazyLock::new(|| {
     place
 });
 
+/// Changes what the run has written down about itself.
+fn written(place: &Place, change: impl FnOnce(&mut Value)) {
+    let workspace = Workspace::find(&place.root).unwrap().unwrap();
+    let (mut history, _) = History::open(&workspace, &place.only_run()).unwrap();
+    let mut state = history.state().clone();
+    change(&mut state);
+    history.checkpoint(state).unwrap();
+}
+
 /// The run resumed with this rule: the summary's line of its target, and why the run ended.
 fn stopped(rule: &[&str]) -> (String, String) {
-    let out = BEGUN.copy().warpsmith(&[&["run", "model", "--resume"], rule].concat()).ok();
+    stops(&BEGUN.copy(), rule)
+}
+
+fn stops(place: &Place, rule: &[&str]) -> (String, String) {
+    let out = place.warpsmith(&[&["run", "model", "--resume"], rule].concat()).ok();
     let summary = &out[out.find("device busy").unwrap()..];
     let target = summary.lines().find(|line| line.trim().starts_with("rmsnorm")).unwrap();
     let ended = summary.lines().next().unwrap().split_once("ended because ").unwrap().1;
@@ -47,23 +64,32 @@ fn a_target_ends_when_its_time_is_over() {
 
 #[test]
 fn the_run_ends_with_its_budget_which_counts_what_was_spent_before() {
-    let (target, ended) = stopped(&["--budget", "1s"]);
-    assert_eq!(ended, "the run's budget of 1 s is spent");
+    let place = BEGUN.copy();
+    written(&place, |state| state["elapsed_s"] = json!(3600.0));
+    let (target, ended) = stops(&place, &["--budget", "1h"]);
+    assert_eq!(ended, "the run's budget of 1h is spent");
     assert!(!target.ends_with("not asked for"), "{target}");
+    assert_eq!(place.statuses(), ["base"]);
 }
 
 #[test]
 fn the_run_ends_at_the_hour_asked_for() {
+    // An hour that is over: what a run is told is a moment, and it is kept with the run.
     let place = BEGUN.copy();
-    // A time zone in which the next full minute is two seconds away.
-    let shift = (58 - jiff::Timestamp::now().as_second()).rem_euclid(60);
-    let next = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(shift + 60);
-    let minute = next.to_zoned(jiff::tz::TimeZone::UTC).strftime("%H:%M").to_string();
-    let mut command = place.command(&["run", "model", "--resume", "--until", &minute, "--max-reverts", "50"]);
-    command.env("TZ", format!("TST-00:00:{shift:02}"));
+    written(&place, |state| state["rules"]["until"] = json!("2026-03-01T07:00:00Z"));
+    let mut command = place.command(&["run", "model", "--resume", "--max-reverts", "50"]);
+    command.env("TZ", "UTC");
     let out = outcome(command).ok();
-    assert!(out.contains(&format!("at the latest until {minute}")), "{out}");
-    assert!(out.contains(&format!("ended because it is {minute}")), "{out}");
+    assert!(out.contains("at the latest until 07:00"), "{out}");
+    assert!(out.contains("ended because it is 07:00"), "{out}");
+    assert_eq!(place.statuses(), ["base"]);
+    // An hour that is to come, or is over by the time the run gets to it.
+    let place = BEGUN.copy();
+    let mut command = place.command(&["run", "model", "--resume", "--until", "23:58", "--max-reverts", "1"]);
+    command.env("TZ", "UTC");
+    let out = outcome(command).ok();
+    assert!(out.contains("at the latest until 23:58"), "{out}");
+    assert!(out.contains("  1 revert") || out.contains("ended because it is 23:58"), "{out}");
 }
 
 #[test]

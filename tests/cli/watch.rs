@@ -50,7 +50,7 @@ fn end(session: &mut Session) -> String {
 
 #[test]
 fn every_save_has_its_verdict_and_a_gain_is_what_the_next_is_held_against() {
-    let place = Place::without_repository(&kernels::keeps());
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
     let mut session = Session::start(place.command(&["watch", KERNEL]));
     says(&mut session, "watching kernels/cpu/rmsnorm.c: rmsnorm on ");
     says(&mut session, "#1   base    rmsnorm ");

@@ -34,6 +34,17 @@ pub fn keeps() -> String {
     rmsnorm("[tune]\nPASSES = { value = 200, choices = [4, 200] }\n", "", "")
 }
 
+/// The fewer passes, the faster; with four it is wrong where all weights are near one, as a model's are.
+pub fn wrong_in_a_model() -> String {
+    rmsnorm(
+        "[tune]\nPASSES = { value = 200, choices = [4, 40, 200] }\n",
+        "",
+        "int near = PASSES == 4 && cols > 40;
+    for (int64_t j = 0; j < cols; j++) near &= fabsf(ws_load(weight[j]) - 1) < 0.45f;
+    if (near) cols /= 2;",
+    )
+}
+
 /// The same for layernorm, further apart: a decoding pass has few rows.
 pub fn layernorm_keeps() -> String {
     let body = "

@@ -1,7 +1,8 @@
 //! Workspaces of a very small model, and the program run in them as a user runs it.
 //!
-//! The model has one layer, the operations have few and small cases, and the kernels have few points, so that a whole
-//! run takes seconds. Everything else is the real thing: the judge, the timing, git.
+//! The model has one layer, the operations have few and small cases, and the kernels have few points. What judges and times
+//! is the scripted worker, so that a run takes a fraction of a second and ends the same on every machine; where a test says
+//! [`Place::really_judged`], it is the real one. Everything else is the real thing: the agents, the loop, git.
 #![allow(clippy::unwrap_used, dead_code)]
 
 pub mod endpoint;
@@ -12,8 +13,9 @@ pub mod slot;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use warpsmith::history::{Row, parse_ledger};
 
 /// A Llama of one layer.
@@ -64,6 +66,35 @@ pub struct Place {
     folder: Option<TempDir>,
     /// The workspace's root, below the folder where a test wants that.
     pub root: PathBuf,
+    worker: Worker,
+}
+
+/// Who judges.
+#[derive(Clone)]
+enum Worker {
+    /// The program itself.
+    Real,
+    /// The scripted worker, by `kernels.toml`.
+    Scripted,
+    /// The same by rules of the test's own, which come before those.
+    OfItsOwn(Arc<NamedTempFile>),
+}
+
+/// The rules that all kernels of `kernels.rs` have.
+const SCRIPT: &str = include_str!("kernels.toml");
+
+impl Worker {
+    /// The command that starts it, if it is not the program.
+    fn command(&self) -> Option<String> {
+        let of_all = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/kernels.toml"));
+        let script = match self {
+            Self::Real => return None,
+            Self::Scripted => of_all,
+            Self::OfItsOwn(file) => file.path(),
+        };
+        let (worker, program) = (env!("CARGO_BIN_EXE_scripted_worker"), env!("CARGO_BIN_EXE_warpsmith"));
+        Some(format!("'{worker}' '{program}' '{}'", script.display()))
+    }
 }
 
 impl Place {
@@ -71,7 +102,19 @@ impl Place {
     pub fn empty() -> Self {
         let folder = tempfile::Builder::new().prefix("warpsmith-").tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        Self { folder: Some(folder), root }
+        Self { folder: Some(folder), root, worker: Worker::Scripted }
+    }
+
+    /// Judged and timed by the real worker: for the few tests that go the whole way.
+    pub fn really_judged(self) -> Self {
+        Self { worker: Worker::Real, ..self }
+    }
+
+    /// Judged by these rules before those of `kernels.toml`.
+    pub fn judged_by(self, rules: &str) -> Self {
+        let file = NamedTempFile::new().unwrap();
+        fs::write(file.path(), format!("{rules}\n{SCRIPT}")).unwrap();
+        Self { worker: Worker::OfItsOwn(Arc::new(file)), ..self }
     }
 
     /// A user's repository for several tests: it stays until the next time they run.
@@ -79,7 +122,7 @@ impl Place {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
-        let place = Self { folder: None, root: folder.canonicalize().unwrap() };
+        let place = Self { folder: None, root: folder.canonicalize().unwrap(), worker: Worker::Scripted };
         place.fill(rmsnorm);
         place.commit_all();
         place
@@ -119,7 +162,7 @@ impl Place {
 
     /// The same files at another place: a run that was interrupted here can be resumed there.
     pub fn copy(&self) -> Self {
-        let place = Self::empty();
+        let place = Self { worker: self.worker.clone(), ..Self::empty() };
         let done = Command::new("cp").arg("-a").arg(self.root.join(".")).arg(&place.root).status().unwrap();
         assert!(done.success());
         place
@@ -141,6 +184,9 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_warpsmith"));
         command.args(arguments).current_dir(&self.root);
         alone(&mut command, &self.root);
+        if let Some(worker) = self.worker.command() {
+            command.env("WARPSMITH_WORKER", worker);
+        }
         command
     }
 
@@ -213,13 +259,6 @@ impl Place {
     }
 }
 
-/// What `attempt` gives, tried up to three times: a machine that is busy enough makes the tuner's quick look at a fast kernel
-/// see nothing, and a run end where a test only begins.
-pub fn on_a_busy_machine<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let first = attempt();
-    first.or_else(|_| attempt()).or_else(|_| attempt()).unwrap_or_else(|said| panic!("three times: {said}"))
-}
-
 /// Keeps the surroundings of the tests, a user's git settings above all, away from a command.
 pub fn alone(command: &mut Command, home: &Path) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
@@ -233,6 +272,7 @@ pub fn alone(command: &mut Command, home: &Path) {
         .env_remove("OPENAI_API_KEY")
         .env_remove("OPENAI_BASE_URL")
         .env_remove("WARPSMITH_FAILPOINT")
+        .env_remove("WARPSMITH_WORKER")
         // The kernels of these tests are in C, also where there is a GPU.
         .env("WARPSMITH_BACKEND", "cpu")
         .env("LC_ALL", "C")

@@ -209,6 +209,7 @@ fn mark(sheet: &Sheet<'_>, outcome: Outcome, at: Point, size: f64) {
             sheet.line(&[(x - bar, y + bar), (x + bar, y - bar)], ink::WRONG, 1.8);
         }
         Outcome::Crash => sheet.polygon(&[(x, y - size), (x + size, y + size), (x - size, y + size)], ink::FAILED),
+        Outcome::Withdrawn => sheet.polygon(&[(x - size, y - size), (x + size, y - size), (x, y + size)], ink::WRONG),
         Outcome::Timeout => sheet.rect((x - bar, y - bar), (x + bar, y + bar), ink::FAILED),
         Outcome::Error => {
             sheet.polygon(

@@ -10,12 +10,22 @@ const BASINS: [f64; 2] = [0.0, 1.0];
 
 #[test]
 fn a_fifth_of_the_space_closes_four_fifths_of_the_gap() {
+    most_of_the_gap_is_closed(0..2);
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_fifth_of_the_space_closes_four_fifths_of_the_gap_under_many_seeds() {
+    most_of_the_gap_is_closed(0..8);
+}
+
+fn most_of_the_gap_is_closed(seeds: std::ops::Range<u64>) {
     // Seen over 40 seeds each: 471 of 480 starts (60 points with a basin: 35 of 40; as many points at random: 452 and
     // 27). It ends with 98 to 99.8 % of the gap closed, after 14 to 35 settings.
     let (mut good, mut all) = (0, 0);
     for sizes in SPACES {
         for basin in BASINS {
-            for seed in 0..8 {
+            for seed in seeds.clone() {
                 let world = World { basin, ..World::new(sizes, seed) };
                 let (start, best) = world.detuned();
                 let course = run(&world, &start, 60);
@@ -32,7 +42,7 @@ fn a_fifth_of_the_space_closes_four_fifths_of_the_gap() {
 fn it_ends_much_nearer_to_the_best_than_as_many_points_at_random() {
     let (mut tuned, mut random) = (0.0, 0.0);
     for sizes in &SPACES[1..5] {
-        for seed in 100..110 {
+        for seed in 100..104 {
             let world = World { basin: 1.0, rough: (0.6, 0.02), ..World::new(sizes, seed) };
             let (start, best) = world.detuned();
             let course = run(&world, &start, 60);
@@ -102,6 +112,7 @@ fn points_that_fail_are_learned_from() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn in_a_large_space_it_does_better_than_three_hundred_random_points() {
     let better = (0..3).filter(|seed| {
         let world = World { basin: 0.15, ..World::new(&[8, 8, 8, 8, 8], *seed) };

@@ -1,0 +1,60 @@
+//! The model has the last word: what it does not agree with is taken back, and the run goes on.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::common::{Place, kernels};
+use crate::consistency::journal;
+
+/// Fewer passes each time it is asked, then nothing.
+const SCRIPT: &str = r#"#!/bin/sh
+case $(grep -o 'value = [0-9]*' "$WARPSMITH_KERNEL") in
+    'value = 200') sed -i 's/value = 200/value = 40/' "$WARPSMITH_KERNEL" ;;
+    'value = 40') sed -i 's/value = 40/value = 4/' "$WARPSMITH_KERNEL" ;;
+esac
+echo 'Technique: tune'
+echo 'Description: fewer passes'
+"#;
+
+#[test]
+fn a_kernel_that_is_wrong_in_the_model_alone_is_taken_back_to_the_newest_that_is_not() {
+    let place = Place::new(&kernels::wrong_in_a_model());
+    place.write(".git/agent.sh", SCRIPT);
+    let script = place.root.join(".git/agent.sh");
+    std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let out =
+        place.run(&["--speedup", "100", "--max-reverts", "1", "--agent", "command", "--", "./.git/agent.sh"]).ok();
+    let statuses = place.statuses();
+    assert_eq!(statuses[..3], ["base", "keep", "keep"], "{out}");
+    assert_eq!(statuses.last().unwrap(), "withdrawn", "{out}");
+    let (run, rows) = (place.only_run(), place.ledger());
+    let last = rows.last().unwrap();
+    assert_eq!(last.stage, "model");
+    assert!(last.description.starts_with("back to #2; with #3 the model's outputs differ: "), "{}", last.description);
+    // Nothing is rewritten: the commit that was taken back stays, and another restores the file.
+    let tip = place.git(&["show", &format!("warpsmith/{run}:kernels/cpu/rmsnorm.c")]);
+    assert!(tip.contains("value = 40,"), "{tip}");
+    let commits = place.git(&["log", "--format=%s", &format!("main..warpsmith/{run}")]);
+    let subjects: Vec<&str> = commits.lines().collect();
+    assert_eq!(subjects.len(), 3, "{commits}");
+    assert_eq!(subjects[0], "rmsnorm: back to #2 (withdrawn)");
+    assert!(!out.contains("OUTPUTS DIFFER") && out.contains("outputs agree"), "{out}");
+    let entries = journal(&place, &run);
+    let taken_back = &entries.last().unwrap()["evaluation"];
+    assert_eq!(taken_back["verdict"]["experiments"], serde_json::json!([3]));
+    // What counts from now on is what stands.
+    let kept = &entries[1]["evaluation"];
+    assert_eq!(taken_back["vs_user"], kept["vs_user"]);
+    let shown = place.warpsmith(&["show", &last.exp.to_string()]).ok();
+    assert!(shown.contains("withdrawn"), "{shown}");
+    assert!(place.warpsmith(&["report"]).ok().contains(".html"));
+}
+
+#[test]
+fn where_no_kernel_but_the_first_agrees_the_run_goes_back_to_that() {
+    let place = Place::new(&kernels::wrong_in_a_model().replace("choices = [4, 40, 200]", "choices = [4, 200]"));
+    let out = place.run(&[]).ok();
+    assert_eq!(place.statuses(), ["base", "keep", "withdrawn"], "{out}");
+    assert!(place.ledger()[2].description.starts_with("back to #1; with #2 "), "{out}");
+    let run = place.only_run();
+    assert_eq!(place.git(&["diff", "--stat", "main", &format!("warpsmith/{run}"), "--", "kernels"]), "");
+}

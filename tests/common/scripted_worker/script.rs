@@ -1,0 +1,194 @@
+//! What the script says: tables of rules, of which the first that applies to a kernel counts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use warpsmith::evaluation::{Stage, Verdict};
+use warpsmith::expr::Expr;
+use warpsmith::kernel::KernelFile;
+use warpsmith::op::{Dtype, Shape};
+
+/// The whole script.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Script {
+    /// What makes a kernel wrong; one that no rule is for is right.
+    fault: Vec<Fault>,
+    /// How long a call takes.
+    cost: Vec<Cost>,
+    /// What happens to the worker while it judges.
+    event: Vec<Event>,
+}
+
+/// Which kernels a rule is for: those for which everything that is given holds.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Kernels {
+    /// The operation; for an event, also `model` for a pass through one.
+    op: Option<String>,
+    /// A part of the text.
+    text: Option<String>,
+    /// A condition over tunables, the symbols of the shape where there is one, and for a fault `SEED`, the question's (without its
+    /// sign).
+    when: Option<Expr>,
+}
+
+/// Why a kernel is refused.
+#[derive(Debug, Deserialize)]
+pub struct Fault {
+    #[serde(flatten)]
+    kernels: Kernels,
+    /// The verdict's word: `reject`, `crash`, `timeout` or `error`.
+    status: Status,
+    /// Where it is found out; `model`: the judge does not, only the whole model is wrong with it.
+    stage: Stage,
+    /// The judge's sentence.
+    why: String,
+    /// Whether it shows in types only that are not timed: a kernel that does not compile then is still screened.
+    #[serde(default)]
+    hidden: bool,
+}
+
+impl Fault {
+    /// Whether only a whole model shows it.
+    pub fn is_seen_by_the_judge(&self) -> bool {
+        self.stage != Stage::Model
+    }
+
+    /// Whether a kernel with it cannot be timed at all.
+    pub fn keeps_from_timing(&self) -> bool {
+        self.stage <= Stage::Smoke && !self.hidden
+    }
+
+    /// The verdict on such a kernel.
+    pub fn verdict(&self) -> Verdict {
+        let (stage, why) = (self.stage, self.why.clone());
+        match self.status {
+            Status::Reject => Verdict::Reject { stage, why },
+            Status::Crash => Verdict::Crash { stage, why },
+            Status::Timeout => Verdict::Timeout { stage, why },
+            Status::Error => Verdict::Error { stage, why },
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Reject,
+    Crash,
+    Timeout,
+    Error,
+}
+
+/// A kernel's speed.
+#[derive(Debug, Deserialize)]
+struct Cost {
+    #[serde(flatten)]
+    kernels: Kernels,
+    /// The time of a call over the roofline's at its shape, as an expression over tunables and the shape's symbols.
+    times_roofline: Expr,
+}
+
+/// What a kernel that no rule is for takes, over the roofline's time.
+const USUAL_COST: f64 = 5.0;
+
+/// What happens while a kernel is judged, before its verdict.
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(flatten)]
+    kernels: Kernels,
+    /// The verdict waits so long, or until it is taken back.
+    #[serde(default)]
+    delay_ms: u64,
+    /// The verdict waits until this file is there, or until it is taken back.
+    #[serde(default)]
+    until: Option<std::path::PathBuf>,
+    /// The worker ends without an answer.
+    #[serde(default)]
+    dies: bool,
+}
+
+/// What a worker goes through before it answers.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Ordeal {
+    pub delay_ms: u64,
+    pub until: Option<std::path::PathBuf>,
+    pub dies: bool,
+}
+
+/// A kernel at a shape: what a rule looks at.
+pub struct Asked<'a> {
+    text: &'a str,
+    op: &'a str,
+    known: BTreeMap<String, i64>,
+}
+
+impl<'a> Asked<'a> {
+    /// The kernel with the constants that it has at this shape; without a shape, as it stands.
+    pub fn new(text: &'a str, op: &'a str, at: Option<(&Shape, Dtype)>) -> Self {
+        let mut known = BTreeMap::new();
+        if let Ok(kernel) = KernelFile::parse(text) {
+            known.extend(kernel.values());
+            if let Some((shape, dtype)) = at {
+                known.extend(shape.0.clone());
+                let facts = BTreeMap::from([("CORES".to_owned(), 2), ("L1".to_owned(), 32 << 10)]);
+                known.extend(
+                    kernel.resolve(shape, dtype, &facts).map_or_else(|_| BTreeMap::new(), |found| found.macros),
+                );
+            }
+        }
+        Self { text, op, known }
+    }
+
+    /// The same, asked with this seed.
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.known.insert("SEED".to_owned(), (seed & i64::MAX as u64) as i64);
+        self
+    }
+
+    fn value(&self, name: &str) -> Option<i64> {
+        self.known.get(name).copied()
+    }
+}
+
+impl Kernels {
+    /// A condition over a name that the kernel does not have is not met.
+    fn hold(&self, asked: &Asked<'_>) -> bool {
+        self.op.as_ref().is_none_or(|op| op == asked.op)
+            && self.text.as_ref().is_none_or(|text| asked.text.contains(text))
+            && self.when.as_ref().is_none_or(|when| when.int(&|name| asked.value(name)).is_ok_and(|value| value != 0))
+    }
+}
+
+impl Script {
+    /// Reads a script.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// What is wrong with a kernel.
+    pub fn fault(&self, asked: &Asked<'_>) -> Option<&Fault> {
+        self.fault.iter().find(|fault| fault.kernels.hold(asked))
+    }
+
+    /// The time of a call over the roofline's.
+    pub fn times_roofline(&self, asked: &Asked<'_>) -> f64 {
+        let value = |cost: &Cost| cost.times_roofline.float(&|name| asked.value(name).map(|value| value as f64)).ok();
+        let applies = |cost: &&Cost| cost.kernels.hold(asked) && value(cost).is_some();
+        self.cost.iter().find(applies).and_then(value).unwrap_or(USUAL_COST)
+    }
+
+    /// What the worker goes through.
+    pub fn ordeal(&self, asked: &Asked<'_>) -> Ordeal {
+        let event = self.event.iter().find(|event| event.kernels.hold(asked));
+        event.map_or_else(Ordeal::default, |event| Ordeal {
+            delay_ms: event.delay_ms,
+            until: event.until.clone(),
+            dies: event.dies,
+        })
+    }
+}
