@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&[&str]] = &[
     &["cli"],
     &["mcp", "watch"],
-    &["run"],
+    &["engine"],
     &["report"],
-    &["ratchet"],
     &["agent"],
     &["profile", "verify"],
     &["history"],

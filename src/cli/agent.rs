@@ -15,8 +15,8 @@ use crate::agent::prompt::Prompt;
 use crate::agent::replay::Replay;
 use crate::agent::tuner::Tuner;
 use crate::agent::{Agent, AgentError, Choice, transcript};
-use crate::run::stop::Rules;
-use crate::run::{MakeAgent, Seat};
+use crate::engine::stop::Rules;
+use crate::engine::{MakeAgent, Seat};
 use crate::workspace::{PriceSettings, duration};
 
 /// How long a command may take for one proposal, where nothing is said.

@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use super::bench::Wanted;
+use crate::engine::{Options, RunState, TargetState};
 use crate::op::TargetShape;
-use crate::run::{Options, RunState, TargetState};
 use crate::worker::Client;
 use crate::workspace::{PRIVATE_FOLDER, Workspace};
 
@@ -41,7 +41,7 @@ pub(super) fn path_in(workspace: &Workspace, path: &Path) -> anyhow::Result<Stri
 /// The state that the kernel starts from; `options.model` names its file.
 pub(super) fn begun(options: Options, wanted: &Wanted, shapes: Vec<TargetShape>, worker: &Client) -> RunState {
     let target = TargetState::new(&wanted.source.name, options.model.clone(), wanted.text.clone(), shapes);
-    crate::run::alone(options, target, worker.device(), worker.judge())
+    crate::engine::alone(options, target, worker.device(), worker.judge())
 }
 
 /// What is timed, in the words of a first line: `rmsnorm on NAME, timed at rows=512 cols=4096 f32`.

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::status;
+use crate::engine::{RunState, TargetState};
 use crate::history::{Applied, Archive, Winner};
 use crate::kernel::kernel_file_of_device;
-use crate::run::{RunState, TargetState};
 
 /// Bring a run's winners into your branch, as one commit that holds nothing but their kernel files.
 ///

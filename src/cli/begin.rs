@@ -6,17 +6,18 @@ use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
 use super::bench::{self, TimedArgs, parse_shape, present};
+use super::crew::CrewArgs;
 use super::device::{self, Device};
-use super::options::{DeviceArgs, PassArgs, WorkerArgs};
+use super::options::{DeviceArgs, PassArgs};
 use super::starter::Starter;
 use super::{alone, session};
 use crate::agent::Choice;
 use crate::device::Opening;
+use crate::engine::stop::{Rules, StopReason};
+use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan};
 use crate::history::{self, Archive, History, Pending};
 use crate::model::{Graph, ModelConfig};
 use crate::op::Shape;
-use crate::run::stop::{Rules, StopReason};
-use crate::run::{Options, RunError, RunState, VERSION, check_names, plan};
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace};
 
@@ -32,7 +33,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
-    worker: WorkerArgs,
+    crew: CrewArgs,
     /// Go on with a run (the latest where none is named)
     #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,
@@ -98,9 +99,9 @@ pub(super) struct Wanted<'a> {
 /// A run that can start.
 pub(super) struct Ready {
     pub(super) history: History,
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Vec<Pending>,
     pub(super) state: RunState,
-    pub(super) worker: Client,
+    pub(super) pool: Pool,
 }
 
 /// Begins the run, or goes on with the one that is named.
@@ -159,7 +160,7 @@ async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &Cancellation
         skip: args.skip.clone(),
         seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
     };
-    let (state, worker) = match args.is_kernel() {
+    let (state, pool) = match args.is_kernel() {
         true => plan_kernel(wanted, workspace, options).await?,
         false => plan_model(wanted, workspace, options, cancel).await?,
     };
@@ -167,24 +168,21 @@ async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &Cancellation
     for file in history.left_out() {
         super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));
     }
-    Ok(Ready { history, pending: None, state, worker })
+    Ok(Ready { history, pending: Vec::new(), state, pool })
 }
 
 /// Looks a kernel file up, which is all there is to improve.
-async fn plan_kernel(
-    wanted: &Wanted<'_>,
-    workspace: &Workspace,
-    options: Options,
-) -> anyhow::Result<(RunState, Client)> {
+async fn plan_kernel(wanted: &Wanted<'_>, workspace: &Workspace, options: Options) -> anyhow::Result<(RunState, Pool)> {
     let args = wanted.args;
-    let kernel = bench::Wanted::read(args.device, &args.worker, &args.model)?;
+    let kernel = bench::Wanted::read(args.crew.device_of_lead(args.device), &args.crew.lead(), &args.model)?;
     History::could_begin(workspace, &options.run)?;
     let worker = kernel.worker(Opening::Now).await?;
     let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype() };
     let shapes = kernel.target(&timed, worker.limits())?;
     let words = alone::words(&kernel.source.name, &shapes, &worker);
     (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
-    Ok((alone::begun(options, &kernel, shapes, &worker), worker))
+    let state = alone::begun(options, &kernel, shapes, &worker);
+    Ok((state, args.crew.pool(&workspace.settings().run, worker, kernel.device).await?))
 }
 
 /// Profiles the model and ranks what is in it.
@@ -193,12 +191,12 @@ async fn plan_model(
     workspace: &Workspace,
     options: Options,
     cancel: &CancellationToken,
-) -> anyhow::Result<(RunState, Client)> {
+) -> anyhow::Result<(RunState, Pool)> {
     let Wanted { args, tell, .. } = wanted;
     let config = ModelConfig::load(&args.model)?;
     let settings = workspace.settings();
-    let starter = args.worker.starter(&settings.run)?;
-    let choice = device::choose(args.device, settings.device, &starter)?;
+    let starter = args.crew.lead().starter(&settings.run)?;
+    let choice = device::choose(args.crew.device_of_lead(args.device), settings.device, &starter)?;
     // A worker elsewhere says itself what it has.
     let (backend, early) = match choice.device.backend() {
         Some(backend) => (backend, None),
@@ -226,7 +224,7 @@ async fn plan_model(
     let options = Options { pass: Some(pass), ..options };
     let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op);
     let state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
-    Ok((state, worker))
+    Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
 
 /// Opens a run that was interrupted.
@@ -270,10 +268,13 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     }
     state.agent = wanted.agent.clone().unwrap_or(state.agent);
     state.resume();
-    let starter = args.worker.starter(&workspace.settings().run)?;
-    let worker = starter.start(device_of(args, workspace, &state, &starter)?, Opening::Now).await?;
+    let settings = &workspace.settings().run;
+    let starter = args.crew.lead().starter(settings)?;
+    let device = device_of(args, workspace, &state, &starter)?;
+    let worker = starter.start(device, Opening::Now).await?;
     check_same_judge(&state, &worker)?;
-    Ok(Ready { history, pending, state, worker })
+    let pool = args.crew.pool(settings, worker, device).await?;
+    Ok(Ready { history, pending, state, pool })
 }
 
 /// The rules: the command line first, then the settings.
@@ -295,7 +296,7 @@ fn rules(wanted: &Wanted<'_>, settings: &RunSettings) -> anyhow::Result<Rules> {
 
 /// The device of a resumed run: its kernels are written for its backend.
 fn device_of(args: &RunArgs, workspace: &Workspace, state: &RunState, starter: &Starter) -> anyhow::Result<Device> {
-    let wanted = args.device.or(device::backend_of(&state.backend)?);
+    let wanted = args.crew.device_of_lead(args.device).or(device::backend_of(&state.backend)?);
     Ok(device::choose(wanted, workspace.settings().device, starter)?.device)
 }
 

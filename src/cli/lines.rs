@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::agent::Choice;
+use crate::engine::stop::Rules;
+use crate::engine::{Phase, RunState, TargetState};
 use crate::evaluation::{Evaluation, Stage, Verdict};
 use crate::report::{latency, spell};
-use crate::run::stop::Rules;
-use crate::run::{Phase, RunState, TargetState};
 
 /// `260214a llama-7b · H200 · tuner   3h12 of 8h   model 12.40→9.81 ms 1.26x predicted`.
 pub(super) fn run_line(state: &RunState, spent: Duration) -> String {
@@ -105,7 +105,7 @@ pub(super) fn decided_line(number: u64, description: &str, evaluation: &Evaluati
     };
     let why = match evaluation.verdict.why() {
         "" => String::new(),
-        why => format!(": {}", crate::ratchet::one_line(why)),
+        why => format!(": {}", crate::engine::one_line(why)),
     };
     format!("#{number:<3} {:<7} {:<16} {gain}  {description}{why}", evaluation.verdict.status(), evaluation.op)
 }

@@ -41,6 +41,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
                 "kept": entry.kept,
                 "subject": entry.subject,
                 "commit": entry.commit,
+                "trial": entry.trial,
                 "evaluation": entry.evaluation,
             });
             super::say(&line.to_string());
@@ -49,7 +50,9 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         super::say(entry.row.trim_end());
         if args.wide {
             wide(&entry.evaluation)?;
-            super::story::lines(&entry.evaluation).iter().for_each(|line| super::say(&format!("      {line}")));
+            super::story::lines(&entry.trial, &entry.evaluation)
+                .iter()
+                .for_each(|line| super::say(&format!("      {line}")));
         }
     }
     Ok(ExitCode::SUCCESS)

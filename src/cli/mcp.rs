@@ -14,10 +14,9 @@ use super::lines::{decided_line, stage_words};
 use super::rules::RuleArgs;
 use super::session;
 use crate::agent::{Choice, Outside};
+use crate::engine::stop::Rules;
+use crate::engine::{MakeAgent, Parts, Run, RunEvent, Watcher};
 use crate::mcp::{Feed, Job, Server, View, work};
-use crate::ratchet::Ratchet;
-use crate::run::stop::Rules;
-use crate::run::{MakeAgent, Run, RunEvent, Watcher};
 
 /// Serve a run as tools over the Model Context Protocol, for a coding agent.
 ///
@@ -110,13 +109,13 @@ async fn run(
         Err(error) if gone.is_cancelled() && error.to_string() == "cancelled" => return Ok(()),
         ready => ready?,
     };
-    let model_dir = workspace.root().join(&ready.state.model);
     super::warn(&format!("run {} is open on {}; its branch is warpsmith/{0}", ready.state.run, ready.state.device));
     let make_agent: MakeAgent = Box::new(|_| Ok(Box::new(Outside { name: "mcp".to_owned() })));
     let feed = Feed::default();
     let watcher = Box::new(Voice(feed.clone()));
-    let ratchet = Ratchet::new(ready.worker, ready.history, ready.pending);
-    let mut run = Run::new(workspace.clone(), model_dir, ratchet, ready.state, make_agent, watcher, gone.child_token());
+    let (workspace, cancel) = (Some(workspace.clone()), gone.child_token());
+    let parts = Parts { workspace, pool: ready.pool, make_agent, watcher, cancel };
+    let mut run = Run::new(parts, ready.state, ready.history, ready.pending);
     let worked = work(&mut run, jobs, show, &feed).await;
     let state = run.state();
     super::warn(&state.summary().to_string());

@@ -7,6 +7,7 @@ mod begin;
 mod bench;
 mod compile;
 mod completions;
+mod crew;
 mod device;
 mod doctor;
 mod error;

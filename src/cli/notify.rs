@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::ratchet::one_line;
+use crate::engine::RunState;
+use crate::engine::one_line;
 use crate::report::counted;
-use crate::run::RunState;
 use crate::workspace::Workspace;
 
 /// How long the command may take: enough for a mail or a web hook, and nobody waits for it in the morning.

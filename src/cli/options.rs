@@ -41,9 +41,15 @@ pub(super) struct WorkerArgs {
 }
 
 impl WorkerArgs {
-    /// How a worker is started: as the command line says, else as the settings do, else by this very program.
+    /// By a command that was given elsewhere.
+    pub(super) const fn by(worker: Option<String>) -> Self {
+        Self { worker }
+    }
+
+    /// How a worker is started: as the command line says, else as the settings do (the first, where there are several), else by this
+    /// very program.
     pub(super) fn starter(&self, settings: &RunSettings) -> anyhow::Result<Starter> {
-        match self.worker.as_ref().or(settings.worker.as_ref()) {
+        match self.worker.as_ref().or(settings.worker.0.first()) {
             Some(command) => Starter::command(command),
             None => Ok(Starter::own()),
         }

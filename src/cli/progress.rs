@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::lines::{decided_line, experiment_line, run_line, stage_words, target_line, waiting_words};
-use crate::run::{Phase, RunEvent, RunState, TargetState, Watcher, is_keep};
+use crate::engine::{Phase, RunEvent, RunState, TargetState, Watcher, is_keep};
 
 /// How much a run says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use super::options::{DeviceArgs, WorkerArgs};
 use super::session;
 use crate::agent::prompt::{PARTS, PartText, Place, Prompt, Role, tokens};
 use crate::device::{DeviceCard, Opening, cached_card};
+use crate::engine::{Phase, RunState, TargetState, brief};
 use crate::history::Archive;
 use crate::op::OpSource;
 use crate::rng::Stream;
-use crate::run::{Phase, RunState, TargetState, brief};
 use crate::workspace::{Workspace, cache_dir, write_synced};
 
 /// A context that today's hosted models have at least.

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use super::{session, status};
+use crate::engine::RunState;
 use crate::history::Archive;
 use crate::op::{Dtype, OpSource, Shape};
 use crate::profile::CallCost;
 use crate::report::{PAGE_FILE, Rendered};
-use crate::run::RunState;
 use crate::workspace::Workspace;
 
 /// Write a run as one HTML page with charts, to read in the morning and to send to a colleague.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::run::stop::{Rules, next_time_of_day};
+use crate::engine::stop::{Rules, next_time_of_day};
 use crate::workspace::duration;
 
 /// When a target ends, and when the run does.

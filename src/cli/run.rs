@@ -9,11 +9,10 @@ use super::notify::{self, Ending, Notify};
 use super::progress::{Progress, Voice};
 use super::rules::RuleArgs;
 use super::session;
+use crate::engine::stop::Rules;
+use crate::engine::{Parts, Run, RunError, RunState};
 use crate::history::Archive;
-use crate::ratchet::Ratchet;
 use crate::report::spell;
-use crate::run::stop::Rules;
-use crate::run::{Run, RunError, RunState};
 use crate::workspace::Workspace;
 
 /// Improve a model's kernels one by one, or a single one, keeping only what is measured to be correct and faster.
@@ -70,20 +69,19 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         override_rules: &|rules| args.override_rules(rules),
         tell: &say,
     };
-    let Ready { history, pending, state, worker } = begin::ready(&wanted, &workspace, &cancel).await?;
+    let Ready { history, pending, state, pool } = begin::ready(&wanted, &workspace, &cancel).await?;
     let notify = Notify::choose(args.notify.as_deref(), &workspace);
     if !args.quiet {
         super::say(&opening(&workspace, &state, notify.as_ref()));
     }
-    let model_dir = workspace.root().join(&state.model);
     let make_agent = match known {
         Some(make_agent) => make_agent,
         None => agent::ready(&state.agent, prices, &read).await?,
     };
     let watcher = Box::new(Progress::new(voice));
-    let ratchet = Ratchet::new(worker, history, pending);
     let begun = state.clone();
-    let result = Run::new(workspace.clone(), model_dir, ratchet, state, make_agent, watcher, cancel).go().await;
+    let parts = Parts { workspace: Some(workspace.clone()), pool, make_agent, watcher, cancel };
+    let result = Run::new(parts, state, history, pending).go().await;
     if let Ok(ended) = &result {
         super::say(&closing(ended));
     }

@@ -50,7 +50,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         super::say(&serde_json::to_string_pretty(&entry.evaluation)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let story = super::story::lines(&entry.evaluation);
+    let story = super::story::lines(&entry.trial, &entry.evaluation);
     let evaluation: Evaluation = serde_json::from_value(entry.evaluation)?;
     super::say(&format!("run {run}, experiment {}: {}\n", args.number, entry.subject));
     super::say(&super::verdict::of_a_run(&evaluation));

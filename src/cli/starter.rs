@@ -37,6 +37,15 @@ impl Starter {
         Ok(Self { program: program.into(), arguments: arguments.to_vec(), command: Some(command.to_owned()) })
     }
 
+    /// What a worker on this device is called.
+    pub(super) fn name(&self, device: Device) -> String {
+        let by = self.command.as_deref().unwrap_or("this machine");
+        match device {
+            Device::Cuda(number) => format!("{by} --device {number}"),
+            Device::Cpu | Device::Theirs => by.to_owned(),
+        }
+    }
+
     /// Whether workers are this program, on this machine.
     pub(super) const fn is_own(&self) -> bool {
         self.command.is_none()

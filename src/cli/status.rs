@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use crate::engine::{Doing, RunState, WORKERS_FILE, WorkerStatus};
 use crate::history::Archive;
-use crate::run::RunState;
-use crate::workspace::Workspace;
+use crate::workspace::{PRIVATE_FOLDER, Workspace};
 
 /// Say where a run is: its targets, what was kept, what is predicted for the model.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let (archive, run) = open(&args.dir, args.run)?;
+    let dir = args.dir;
+    let (archive, run) = open(&dir, args.run)?;
     let state = archive.state(&run)?;
     if args.json {
         super::say(&serde_json::to_string_pretty(&state)?);
@@ -37,11 +38,33 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     super::say(&state.summary().to_string());
     if state.ended.is_none() {
         super::say(&match archive.writer()? {
-            Some(holder) => format!("{holder} is at work here"),
+            Some(holder) => {
+                workers(&dir, &run)?.iter().for_each(|line| super::say(line));
+                format!("{holder} is at work here")
+            }
             None => format!("go on with   {}", super::begin::resume_command(&state)),
         });
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each worker, where a run has several: what it does, and how busy it is.
+fn workers(dir: &std::path::Path, run: &str) -> anyhow::Result<Vec<String>> {
+    let (workspace, _) = workspace(dir)?;
+    let file = workspace.root().join(PRIVATE_FOLDER).join(run).join(WORKERS_FILE);
+    // It is written anew all the time: what cannot be read now is there the next time.
+    let known = std::fs::read(file).ok().and_then(|text| serde_json::from_slice::<Vec<WorkerStatus>>(&text).ok());
+    let line = |worker: WorkerStatus| {
+        let doing = match worker.doing {
+            Doing::Waiting => "waits".to_owned(),
+            Doing::Asked(what) => what,
+            Doing::Starting(why) => format!("is started again: {why}"),
+            Doing::Gone(why) => format!("has gone: {why}"),
+        };
+        let WorkerStatus { name, device, busy, .. } = worker;
+        format!("worker       {name} ({device}): {doing}, {:.0} % busy", 100.0 * busy)
+    };
+    Ok(known.into_iter().flatten().map(line).collect())
 }
 
 /// The workspace around `dir`, and its runs.

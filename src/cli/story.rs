@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::agent::language::TUNER;
-use crate::agent::{Bill, Failed};
-use crate::ratchet::STORY;
+use crate::agent::{Bill, Failed, Proposal};
+use crate::engine::Trial;
 
 #[derive(Deserialize)]
 struct Story {
@@ -18,9 +18,27 @@ struct Story {
     bill: Option<Bill>,
 }
 
-/// Lines about the proposal in an experiment's entry; none where it has no story.
-pub(super) fn lines(entry: &Value) -> Vec<String> {
-    let Some(story) = entry.get(STORY).and_then(|story| Story::deserialize(story).ok()) else { return Vec::new() };
+impl Story {
+    /// A trial's.
+    fn of(trial: Trial) -> Option<Self> {
+        let Proposal { hypothesis, predicted, by, .. } = trial.proposal;
+        let bill = (!trial.usage.is_empty()).then_some(trial.usage);
+        (!trial.is_start).then_some(Self { hypothesis, predicted, by, mended: trial.mended, bill })
+    }
+
+    /// What an evaluation had in it before trials had records of their own.
+    fn of_an_earlier_version(evaluation: &Value) -> Option<Self> {
+        evaluation.get("proposal").and_then(|story| Self::deserialize(story).ok())
+    }
+}
+
+/// Lines about the proposal of an experiment, from its trial's record and its evaluation; none where it has no story.
+pub(super) fn lines(trial: &Value, evaluation: &Value) -> Vec<String> {
+    let story = match Trial::deserialize(trial) {
+        Ok(trial) => Story::of(trial),
+        Err(_) => Story::of_an_earlier_version(evaluation),
+    };
+    let Some(story) = story else { return Vec::new() };
     let mut lines = Vec::new();
     if !story.hypothesis.is_empty() {
         lines.push(format!("hypothesis: {}", story.hypothesis));
@@ -59,7 +77,7 @@ mod tests {
         let mended = json!([{"proposal": {"text": "", "technique": "t", "description": "d"}, "verdict": verdict}]);
         let entry = json!({"proposal": {"hypothesis": "read once", "predicted": 1.2, "by": "m", "mended": mended, "bill": bill}});
         assert_eq!(
-            lines(&entry),
+            lines(&Value::Null, &entry),
             [
                 "hypothesis: read once",
                 "predicted 1.20x",
@@ -69,7 +87,18 @@ mod tests {
             ]
         );
         let stands_in = json!({"proposal": {"predicted": 1.1, "by": "tuner", "bill": bill}});
-        assert_eq!(lines(&stands_in)[2], "in vain before it: asked 3 times, 12000 tokens in, 900 out, $0.03, 41 s");
-        assert!(lines(&json!({})).is_empty() && lines(&json!({"proposal": 3})).is_empty());
+        assert_eq!(
+            lines(&Value::Null, &stands_in)[2],
+            "in vain before it: asked 3 times, 12000 tokens in, 900 out, $0.03, 41 s"
+        );
+        assert!(lines(&Value::Null, &json!({})).is_empty() && lines(&json!(3), &json!({"proposal": 3})).is_empty());
+        let proposal =
+            json!({"text": "", "technique": "t", "description": "d", "hypothesis": "read once", "predicted": 1.2});
+        let trial = |base| json!({"id": 3, "op": "rmsnorm", "base": base, "proposal": proposal, "bill": bill});
+        assert_eq!(
+            lines(&trial(false), &json!({})),
+            ["hypothesis: read once", "predicted 1.20x", "asked 3 times, 12000 tokens in, 900 out, $0.03, 41 s"]
+        );
+        assert!(lines(&trial(true), &json!({})).is_empty());
     }
 }

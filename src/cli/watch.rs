@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::bail;
 use tokio_util::sync::CancellationToken;
@@ -11,14 +12,13 @@ use super::in_model::InModelArgs;
 use super::options::{DeviceArgs, WorkerArgs};
 use super::watch_screen::{self, Screen, Seen};
 use super::{alone, session};
-use crate::agent::Choice;
+use crate::agent::{Choice, Outside};
 use crate::device::Opening;
+use crate::engine::stop::{Rules, StopReason};
+use crate::engine::{Edited, MakeAgent, Options, Parts, Phase, Pool, Run, RunError, RunEvent, RunState, Watcher};
 use crate::history::{self, Archive, History};
 use crate::op::TargetShape;
-use crate::ratchet::{Ratchet, RatchetError};
-use crate::run::stop::{Rules, StopReason};
-use crate::run::{Options, Phase, RunState};
-use crate::watch::{Driver, Judged, Saves, Watch};
+use crate::watch::{Saves, Watch};
 use crate::worker::{Client, WorkerError};
 use crate::workspace::Workspace;
 
@@ -70,12 +70,12 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
     let place = if args.keep { Some(Place::of(&args.kernel)?) } else { None };
     let worker = wanted.worker(Opening::Now).await?;
     let shapes = in_model.map_or_else(|| wanted.target(&args.timed, worker.limits()), Ok)?;
-    let screen = Screen::new();
+    let screen = Arc::new(Screen::new());
     screen.line(&opening(&args, &worker, &wanted.source.name, &shapes));
     if !saves.is_notified() {
         screen.line("note: the system has no notifications to give; the file is looked at twice a second");
     }
-    let watch = begin(&args, &wanted, worker, shapes, place)?;
+    let watch = begin(&args, &wanted, worker, shapes, place, (screen.clone(), cancel.clone()))?;
     let mut desk = Desk { watch, saves, screen, cancel };
     let ended = desk.work(start, first).await;
     desk.screen.end();
@@ -88,7 +88,7 @@ async fn watch(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Where a history goes: the workspace, and the kernel file in it.
 struct Place {
-    workspace: Workspace,
+    workspace: Arc<Workspace>,
     file: String,
 }
 
@@ -97,7 +97,7 @@ impl Place {
         let (workspace, made) = alone::workspace_of(kernel)?;
         made.iter().for_each(|line| super::say(line));
         let file = alone::path_in(&workspace, kernel)?;
-        Ok(Self { workspace, file })
+        Ok(Self { workspace: Arc::new(workspace), file })
     }
 }
 
@@ -108,6 +108,7 @@ fn begin(
     worker: Client,
     shapes: Vec<TargetShape>,
     place: Option<Place>,
+    (screen, cancel): (Arc<Screen>, CancellationToken),
 ) -> anyhow::Result<Watch> {
     let file = match &place {
         Some(place) => place.file.clone(),
@@ -121,18 +122,38 @@ fn begin(
         None => String::new(),
     };
     let folder = args.kernel.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let found = Workspace::find(folder.unwrap_or(Path::new(".")))?;
-    let examination = found.and_then(|workspace| workspace.settings().run.examination);
+    let found = Workspace::find(folder.unwrap_or(Path::new(".")))?.map(Arc::new);
+    let examination = found.as_ref().and_then(|workspace| workspace.settings().run.examination);
     let rules = Rules { examination, ..Rules::default() };
     let state = state(run, file, wanted, (shapes, rules), &worker);
-    let driver = match place {
-        None => Driver::Judge(Box::new(worker)),
+    let make_agent: MakeAgent = Box::new(|_| Ok(Box::new(Outside { name: "watch".to_owned() })));
+    let parts = |workspace: Option<Arc<Workspace>>| Parts {
+        workspace,
+        pool: Pool::of_one(worker),
+        make_agent,
+        watcher: Box::new(Voice(screen)),
+        cancel,
+    };
+    Ok(Watch::new(match place {
+        None => Run::unwritten(parts(found), state),
         Some(place) => {
             let history = History::begin(&place.workspace, &state.run, serde_json::to_value(&state)?)?;
-            Driver::Ratchet(Box::new(Ratchet::new(worker, history, None)))
+            Run::new(parts(Some(place.workspace)), state, history, Vec::new())
         }
-    };
-    Ok(Watch::new(driver, wanted.source.clone(), state))
+    }))
+}
+
+/// Shows where the judge is.
+struct Voice(Arc<Screen>);
+
+impl Watcher for Voice {
+    fn on(&mut self, event: &RunEvent<'_>) {
+        match event {
+            RunEvent::Judging { progress, .. } => self.0.progress(progress),
+            RunEvent::Trouble { what } => self.0.line(&format!("warning: {what}")),
+            _ => {}
+        }
+    }
 }
 
 /// A run of one target that nobody resumes: whatever ends a watch, it has ended.
@@ -172,7 +193,7 @@ fn opening(args: &Args, worker: &Client, op: &str, shapes: &[TargetShape]) -> St
 struct Desk {
     watch: Watch,
     saves: Saves,
-    screen: Screen,
+    screen: Arc<Screen>,
     cancel: CancellationToken,
 }
 
@@ -193,7 +214,7 @@ impl Desk {
                     text = self.saves.next() => text?,
                 },
             };
-            if self.watch.best() == Some(text.as_str()) {
+            if self.watch.best().as_ref() == Some(&text) {
                 self.screen.seen(&Seen::Best { kept: self.watch.target().kept > 0 });
                 continue;
             }
@@ -203,21 +224,18 @@ impl Desk {
     }
 
     async fn judge_start(&mut self, text: &str) -> anyhow::Result<()> {
-        let screen = &self.screen;
-        screen.judging(&self.watch.describe(text));
-        let answer = self.watch.judge(text, &mut |progress| screen.progress(&progress), &self.cancel).await;
+        self.screen.judging(&self.watch.describe(text));
+        let answer = self.watch.judge(text, &self.cancel).await;
         self.show(answer, false)
     }
 
     /// Judges a save; where another one comes meanwhile, that one is returned.
     async fn judge_save(&mut self, text: &str) -> anyhow::Result<Option<String>> {
         let stop = self.cancel.child_token();
-        let screen = &self.screen;
-        screen.judging(&self.watch.describe(text));
-        let mut show = |progress| screen.progress(&progress);
+        self.screen.judging(&self.watch.describe(text));
         let mut newer = None;
         let answer = {
-            let judging = self.watch.judge(text, &mut show, &stop);
+            let judging = self.watch.judge(text, &stop);
             tokio::pin!(judging);
             loop {
                 tokio::select! {
@@ -234,15 +252,17 @@ impl Desk {
     }
 
     /// Shows what became of a text. What the machine could not do now it may do for the next one.
-    fn show(&self, answer: Result<Judged, RatchetError>, overtaken: bool) -> anyhow::Result<()> {
+    fn show(&self, answer: Result<Result<Edited, StopReason>, RunError>, overtaken: bool) -> anyhow::Result<()> {
         match answer {
-            Ok(judged) => self.screen.seen(&Seen::Judged(&judged)),
-            Err(RatchetError::Worker(error)) if error.is_cancelled() => {
+            Ok(Ok(judged)) => self.screen.seen(&Seen::Judged(&judged)),
+            Ok(Err(StopReason::Interrupted)) => {
                 if overtaken {
                     self.screen.seen(&Seen::Overtaken);
                 }
             }
-            Err(RatchetError::Worker(error @ (WorkerError::Failed { .. } | WorkerError::Died(_)))) => {
+            Ok(Err(StopReason::Unjudged { why })) => self.screen.seen(&Seen::Trouble(&why)),
+            Ok(Err(reason)) => self.screen.seen(&Seen::Trouble(&reason.to_string())),
+            Err(RunError::Worker(error @ (WorkerError::Failed { .. } | WorkerError::Died(_)))) => {
                 self.screen.seen(&Seen::Trouble(&error.to_string()));
             }
             Err(error) => return Err(error.into()),

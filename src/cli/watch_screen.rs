@@ -8,11 +8,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::lines::{decided_line, stage_words};
 use super::verdict::shapes;
+use crate::engine::{Edited, is_keep};
 use crate::evaluation::Verdict;
 use crate::harness::Progress;
 use crate::report::latency;
-use crate::run::is_keep;
-use crate::watch::{Judged, Watch};
+use crate::watch::Watch;
 
 /// A compiler's messages are shown up to so many lines: the first ones say what is wrong.
 const MOST_LINES: usize = 16;
@@ -20,7 +20,7 @@ const MOST_LINES: usize = 16;
 /// What became of a save.
 pub(super) enum Seen<'a> {
     /// It has a verdict.
-    Judged(&'a Judged),
+    Judged(&'a Edited),
     /// It is the text that the next is held against: what was kept last, or where it started.
     Best { kept: bool },
     /// The next save came before its verdict.
@@ -109,8 +109,8 @@ impl Screen {
 }
 
 /// A verdict: its line, the judge's words in full, and the time of each shape.
-fn judged_text(judged: &Judged) -> String {
-    let Judged { number, description, evaluation } = judged;
+fn judged_text(judged: &Edited) -> String {
+    let Edited { number, description, evaluation } = judged;
     let mut text = decided_line(*number, description, evaluation);
     let why = evaluation.verdict.why();
     let lines = why.lines().count();
@@ -150,7 +150,7 @@ pub(super) fn closing(kernel: &Path, watch: &Watch, recorded: bool) -> String {
         lines.push(format!("  #{:<3} {gain}  {}", tried.experiment, tried.description));
     }
     let now = std::fs::read_to_string(kernel).ok();
-    let differs = target.kept > 0 && now.as_deref() != watch.best();
+    let differs = target.kept > 0 && now != watch.best();
     if recorded && judged > 0 {
         if target.kept > 0 {
             lines.push(format!("history      git log --stat warpsmith/{}", state.run));

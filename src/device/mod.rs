@@ -48,7 +48,33 @@ pub struct DeviceCard {
     pub ceilings: Ceilings,
 }
 
+/// Ceilings of devices of one kind differ by no more than this share.
+const SAME_CEILINGS: f64 = 0.05;
+
 impl DeviceCard {
+    /// Why figures measured on this device and on `other` cannot stand in one run, in a sentence; none where both are of one kind:
+    /// the same backend and name, the same facts that kernels are specialised by, ceilings within 5 %.
+    #[must_use]
+    pub fn differs_from(&self, other: &Self) -> Option<String> {
+        if (&self.backend, &self.name) != (&other.backend, &other.name) {
+            return Some(format!(
+                "it judges on {} ({}), not on {} ({})",
+                self.name, self.backend, other.name, other.backend
+            ));
+        }
+        if self.facts != other.facts || self.cores != other.cores {
+            return Some(format!("its {} has other cores, caches or limits than the first", self.name));
+        }
+        let pairs = [
+            ("reads", self.ceilings.read_gb_s, other.ceilings.read_gb_s),
+            ("writes", self.ceilings.write_gb_s, other.ceilings.write_gb_s),
+        ];
+        let far = pairs.into_iter().find(|(_, mine, theirs)| (mine / theirs - 1.0).abs() > SAME_CEILINGS);
+        far.map(|(what, mine, theirs)| {
+            format!("it {what} {mine:.0} GB/s where the first {what} {theirs:.0}: more than 5 % apart")
+        })
+    }
+
     /// The device as a call meets it that follows another without a hand-shake, in a batch or within a model's pass:
     /// starting it is no ceiling there.
     #[must_use]

@@ -1,6 +1,6 @@
 //! The journal: one commit an experiment.
 //!
-//! Its parents are the previous entry and the candidate's commit; its tree holds `evaluation.json`, `row.tsv` and
+//! Its parents are the previous entry and the candidate's commit; its tree holds `trial.json`, `evaluation.json`, `row.tsv` and
 //! `state.json`. The first one begins the run: its parent is where the branch starts, and it has only `state.json`.
 
 use git2::{Commit, Oid, Repository, Signature};
@@ -10,6 +10,7 @@ use super::HistoryError;
 use super::pack::Batch;
 use super::tree::PLAIN;
 
+const TRIAL: &str = "trial.json";
 const EVALUATION: &str = "evaluation.json";
 const ROW: &str = "row.tsv";
 const STATE: &str = "state.json";
@@ -31,6 +32,8 @@ pub struct JournalEntry {
     pub journal: String,
     /// The ledger's line.
     pub row: String,
+    /// What was proposed, by whom and against what; null in journals that do not have it.
+    pub trial: Value,
     /// What the judge found.
     pub evaluation: Value,
     /// The run's state after it.
@@ -59,6 +62,7 @@ pub struct Draft<'a> {
     pub kept: bool,
     pub subject: &'a str,
     pub row: &'a str,
+    pub trial: &'a Value,
     pub evaluation: &'a Value,
     pub state: &'a Value,
 }
@@ -138,7 +142,12 @@ pub fn add(
         ("Path".to_owned(), draft.path.to_owned()),
     ];
     let text = message(&format!("#{} {kept}: {}", draft.number, draft.subject), "", &trailers);
-    let files = [(EVALUATION, json(draft.evaluation)), (ROW, format!("{}\n", draft.row)), (STATE, json(draft.state))];
+    let files = [
+        (TRIAL, json(draft.trial)),
+        (EVALUATION, json(draft.evaluation)),
+        (ROW, format!("{}\n", draft.row)),
+        (STATE, json(draft.state)),
+    ];
     commit(batch, &files.each_ref().map(|(name, text)| (*name, text.as_str())), &text, &[previous, candidate], who)
 }
 
@@ -232,6 +241,10 @@ pub fn entry(repository: &Repository, run: &str, id: Oid) -> Result<JournalEntry
         commit: commit.to_string(),
         journal: id.to_string(),
         row: row(repository, run, id)?,
+        trial: match find(repository, id)?.tree().map_err(HistoryError::git("read the journal"))?.get_name(TRIAL) {
+            Some(_) => value(repository, run, id, TRIAL)?,
+            None => Value::Null,
+        },
         evaluation: value(repository, run, id, EVALUATION)?,
         state: state(repository, run, id)?,
     })

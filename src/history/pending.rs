@@ -1,4 +1,4 @@
-//! The experiment under way: written and synced before anything is evaluated, so that a killed run redoes the same.
+//! The experiments under way: written and synced before anything is evaluated, so that a killed run redoes the same.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,10 @@ use crate::workspace::{remove_if_there, write_synced};
 /// An experiment that has begun and is not in the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Its number, from 1.
+    /// Tells it from others under way; 0 where there was only ever one at a time (before version 3's scheduler).
+    #[serde(default)]
+    pub trial: u64,
+    /// The number it will have, from 1, if all before it become experiments.
     pub number: u64,
     /// The kernel file, relative to the workspace: `kernels/cpu/rmsnorm.c`.
     pub path: String,
@@ -43,26 +46,50 @@ impl RunFolder {
         self.folder.join("pending.json")
     }
 
-    /// Writes the pending experiment, then its candidate.
+    /// Adds an experiment to those pending, then writes its candidate.
     pub fn write(&self, pending: &Pending) -> Result<(), HistoryError> {
-        let path = self.pending();
-        let text = serde_json::to_vec_pretty(pending)
-            .map_err(std::io::Error::other)
-            .map_err(HistoryError::io("write", &path))?;
-        write_synced(&path, &text).map_err(HistoryError::io("write", &path))?;
+        let mut all = self.read()?;
+        match all.iter_mut().find(|other| other.trial == pending.trial) {
+            Some(same) => same.clone_from(pending),
+            None => all.push(pending.clone()),
+        }
+        self.put_down(&all)?;
         failpoint::hit("pending", pending.number)?;
         self.put(&pending.path, Some(&pending.text))
     }
 
-    /// The pending experiment. One that cannot be read counts as none: the file is replaced in one step, so someone
-    /// else wrote it, and all that matters is in the journal.
-    pub fn read(&self) -> Result<Option<Pending>, HistoryError> {
+    /// Those under way; a single one stands for itself.
+    fn put_down(&self, all: &[Pending]) -> Result<(), HistoryError> {
         let path = self.pending();
-        match std::fs::read(&path) {
-            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(HistoryError::io("read", &path)(error)),
+        let text = match all {
+            [] => return remove_if_there(&path).map_err(HistoryError::io("remove", &path)),
+            [one] => serde_json::to_vec_pretty(one),
+            several => serde_json::to_vec_pretty(several),
+        };
+        let text = text.map_err(std::io::Error::other).map_err(HistoryError::io("write", &path))?;
+        write_synced(&path, &text).map_err(HistoryError::io("write", &path))
+    }
+
+    /// The pending experiments. What cannot be read counts as none: the file is replaced in one step, so someone
+    /// else wrote it, and all that matters is in the journal.
+    pub fn read(&self) -> Result<Vec<Pending>, HistoryError> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Several(Vec<Pending>),
+            One(Box<Pending>),
         }
+        let path = self.pending();
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(HistoryError::io("read", &path)(error)),
+        };
+        Ok(match serde_json::from_slice(&text) {
+            Ok(Written::Several(all)) => all,
+            Ok(Written::One(one)) => vec![*one],
+            Err(_) => Vec::new(),
+        })
     }
 
     /// Makes the candidate file say `text`, or not be there.
@@ -75,10 +102,11 @@ impl RunFolder {
         }
     }
 
-    /// The experiment is over.
-    pub fn forget(&self) -> Result<(), HistoryError> {
-        let path = self.pending();
-        remove_if_there(&path).map_err(HistoryError::io("remove", &path))
+    /// An experiment is over.
+    pub fn forget(&self, trial: u64) -> Result<(), HistoryError> {
+        let mut all = self.read()?;
+        all.retain(|pending| pending.trial != trial);
+        self.put_down(&all)
     }
 
     /// The folder.

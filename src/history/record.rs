@@ -45,6 +45,8 @@ pub struct History {
 /// An experiment that has been judged.
 #[derive(Debug, Clone)]
 pub struct Entry {
+    /// As of its [`Pending`].
+    pub trial: u64,
     /// Its number: one more than the last.
     pub number: u64,
     /// The kernel file, relative to the workspace.
@@ -61,6 +63,8 @@ pub struct Entry {
     pub trailers: Vec<(String, String)>,
     /// The ledger's row; run, number and commit are filled in here.
     pub row: Row,
+    /// What was proposed, by whom and against what.
+    pub record: Value,
     /// What the judge found.
     pub evaluation: Value,
     /// The run's state after it: counters, seeds, budget, the agent's.
@@ -136,9 +140,11 @@ impl History {
     /// Puts down what is about to be evaluated. The candidate file is then at [`Self::candidate_path`].
     ///
     /// # Errors
-    /// It is not the experiment that follows, or a file cannot be written.
+    /// Its number is taken, or a file cannot be written.
     pub fn begin_experiment(&self, pending: &Pending) -> Result<(), HistoryError> {
-        self.follows(pending.number)?;
+        if pending.number <= self.last {
+            return Err(self.out_of_order(pending.number));
+        }
         relative(&pending.path)?;
         self.folder.write(pending)
     }
@@ -147,9 +153,9 @@ impl History {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn withdraw(&self, path: &str) -> Result<(), HistoryError> {
+    pub fn withdraw(&self, trial: u64, path: &str) -> Result<(), HistoryError> {
         self.restore(path)?;
-        self.folder.forget()
+        self.folder.forget(trial)
     }
 
     /// Writes an experiment down; when this returns, it is there to stay.
@@ -190,7 +196,7 @@ impl History {
         failpoint::hit("ledger", entry.number)?;
         self.restore(&entry.path)?;
         failpoint::hit("restored", entry.number)?;
-        self.folder.forget()?;
+        self.folder.forget(entry.trial)?;
         failpoint::hit("done", entry.number)?;
 
         self.packs.push(written.pack);
@@ -232,10 +238,11 @@ impl History {
     }
 
     fn follows(&self, number: u64) -> Result<(), HistoryError> {
-        if number == self.last + 1 {
-            return Ok(());
-        }
-        Err(HistoryError::OutOfOrder { run: self.names.run.clone(), last: self.last, got: number })
+        if number == self.last + 1 { Ok(()) } else { Err(self.out_of_order(number)) }
+    }
+
+    fn out_of_order(&self, got: u64) -> HistoryError {
+        HistoryError::OutOfOrder { run: self.names.run.clone(), last: self.last, got }
     }
 
     /// Puts an experiment's objects into the repository; no ref moves.
@@ -262,6 +269,7 @@ impl History {
             kept: entry.keep,
             subject: &entry.subject,
             row: &row,
+            trial: &entry.record,
             evaluation: &entry.evaluation,
             state: &entry.state,
         };

@@ -11,13 +11,13 @@ use super::{HistoryError, pack, project, refs};
 use crate::workspace::{LEDGER_FILE, Workspace};
 
 impl History {
-    /// Opens a run to go on with it. Whatever a kill left half done is finished; the experiment that had begun and is
-    /// not in the journal is returned, its candidate file in place, to be done again with the same number and seed.
+    /// Opens a run to go on with it. Whatever a kill left half done is finished; the experiments that had begun and are
+    /// not in the journal are returned, a candidate file in place, to be done again with the same seeds.
     ///
     /// # Errors
     /// There is no such run, another run is going on, the branch was moved or is checked out, or the repository cannot
     /// be used; each in a sentence.
-    pub fn open(workspace: &Workspace, run_id: &str) -> Result<(Self, Option<Pending>), HistoryError> {
+    pub fn open(workspace: &Workspace, run_id: &str) -> Result<(Self, Vec<Pending>), HistoryError> {
         let names = Names::of(run_id)?;
         let archive = Archive::open(workspace)?;
         let store = archive.store.clone();
@@ -69,21 +69,26 @@ impl History {
         refs::advance(|| store.open(), &self.names.branch, found, self.tip, "warpsmith: resume")
     }
 
-    /// The pending experiment is over if the journal has it, and else begins anew.
-    fn finish_pending(&self) -> Result<Option<Pending>, HistoryError> {
-        let Some(pending) = self.folder.read()? else {
-            // Perhaps one that cannot be read.
-            self.folder.forget()?;
-            return Ok(None);
-        };
-        if pending.number == self.last + 1 {
-            self.begin_experiment(&pending)?;
-            return Ok(Some(pending));
+    /// A pending experiment is over if the journal has it, and else begins anew. Which of several the journal has, only the
+    /// run's state can tell.
+    fn finish_pending(&self) -> Result<Vec<Pending>, HistoryError> {
+        let mut open = Vec::new();
+        for pending in self.folder.read()? {
+            let begins = |pending: &Pending| pending.trial > 0 || pending.number == self.last + 1;
+            if begins(&pending) && crate::workspace::relative(&pending.path).is_ok() {
+                self.folder.put(&pending.path, Some(&pending.text))?;
+                open.push(pending);
+                continue;
+            }
+            if crate::workspace::relative(&pending.path).is_ok() {
+                self.restore(&pending.path)?;
+            }
+            self.folder.forget(pending.trial)?;
         }
-        if crate::workspace::relative(&pending.path).is_ok() {
-            self.restore(&pending.path)?;
+        if open.is_empty() {
+            // Perhaps there is one that cannot be read.
+            self.folder.forget(0)?;
         }
-        self.folder.forget()?;
-        Ok(None)
+        Ok(open)
     }
 }

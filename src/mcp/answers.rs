@@ -3,10 +3,10 @@
 use rmcp::schemars::{self, JsonSchema};
 use serde::Serialize;
 
+use crate::engine::{Phase, RunState, TargetState, is_keep};
 use crate::evaluation::{CaseResult, Evaluation, Timing};
 use crate::history::Row;
 use crate::op::{Case, TargetShape};
-use crate::run::{Phase, RunState, TargetState, is_keep};
 
 /// The failing cases of a verdict; the first ones say what is wrong.
 const MOST_CASES: usize = 5;

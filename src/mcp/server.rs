@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{History, Incumbent, Judged, Targets, target};
 use super::program;
 use crate::agent::Proposal;
+use crate::engine::one_line;
+use crate::engine::{Phase, RunState};
 use crate::evaluation::Evaluation;
 use crate::history::Archive;
 use crate::op::OpSource;
-use crate::ratchet::one_line;
-use crate::run::{Phase, RunState};
 use crate::workspace::Workspace;
 
 /// The largest kernel file that is taken; the longest that ships has a fiftieth of it.

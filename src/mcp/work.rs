@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
 use super::server::{Asked, Decided, Job, View};
-use crate::run::{Run, RunError};
+use crate::engine::{Run, RunError};
 use crate::worker::WorkerError;
 
 /// Passes on where the judge is to whoever asked the question at hand.

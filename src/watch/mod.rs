@@ -5,5 +5,5 @@ mod judge;
 mod saves;
 
 pub use debounce::Debounce;
-pub use judge::{Driver, Judged, Watch};
+pub use judge::Watch;
 pub use saves::{Saves, SavesError};

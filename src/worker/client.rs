@@ -80,6 +80,12 @@ impl WorkerError {
         matches!(self, Self::Failed { kind: FailureKind::Incumbent | FailureKind::Machine, .. })
     }
 
+    /// That whoever asked has taken the question back.
+    #[must_use]
+    pub fn cancelled() -> Self {
+        Self::Failed { kind: FailureKind::Cancelled, place: "cancelled".to_owned(), hint: String::new() }
+    }
+
     /// Whether whoever asked has taken the question back.
     #[must_use]
     pub const fn is_cancelled(&self) -> bool {

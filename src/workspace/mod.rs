@@ -22,7 +22,9 @@ pub use error::WorkspaceError;
 pub use files::{remove_if_there, sync_folder, write_synced};
 pub use lock::{DeviceLock, FileLock};
 pub use repository::{identity, open as open_repository};
-pub use settings::{BackendName, DeviceSettings, PhaseName, PriceSettings, RunSettings, Settings, TunerSettings};
+pub use settings::{
+    BackendName, Commands, DeviceSettings, PhaseName, PriceSettings, RunSettings, Settings, TunerSettings,
+};
 
 /// The file that makes a directory a workspace.
 pub const SETTINGS_FILE: &str = "warpsmith.toml";

@@ -50,8 +50,29 @@ pub struct RunSettings {
     pub seq: Option<u64>,
     /// A command for `sh -c`, run when a run ends or is interrupted.
     pub notify: Option<String>,
-    /// The command that starts the worker; without it, this program does.
-    pub worker: Option<String>,
+    /// The commands that start the workers; without any, this program does.
+    pub worker: Commands,
+}
+
+/// Commands: one, or a list of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "OneOrSeveral")]
+pub struct Commands(pub Vec<String>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrSeveral {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl From<OneOrSeveral> for Commands {
+    fn from(written: OneOrSeveral) -> Self {
+        Self(match written {
+            OneOrSeveral::One(one) => vec![one],
+            OneOrSeveral::Several(several) => several,
+        })
+    }
 }
 
 impl Default for RunSettings {
@@ -68,7 +89,7 @@ impl Default for RunSettings {
             batch: None,
             seq: None,
             notify: None,
-            worker: None,
+            worker: Commands::default(),
         }
     }
 }
@@ -197,7 +218,9 @@ mod tests {
         assert_eq!((run.max_reverts, run.roofline, run.speedup), (3, 0.8, 4.0));
         assert_eq!((run.per_kernel, run.budget), (Duration::from_secs(480), Some(Duration::from_secs(90))));
         assert_eq!(run.notify.as_deref(), Some("true"));
-        assert_eq!(run.worker.as_deref(), Some("ssh gpu7 warpsmith worker"));
+        assert_eq!(run.worker.0, ["ssh gpu7 warpsmith worker"]);
+        let several = Settings::parse("[run]\nworker = [\"ssh a w\", \"ssh b w\"]\n").unwrap();
+        assert_eq!(several.run.worker.0, ["ssh a w", "ssh b w"]);
         assert_eq!((run.dtype, run.batch, run.seq), (Some(Dtype::Bf16), Some(2), Some(512)));
         assert_eq!(run.phase, Some(PhaseName::Decode));
     }

@@ -29,7 +29,7 @@ fn asks(place: &Place, endpoint: &str, more: &[&str]) -> Command {
 
 /// What the journal says of each proposal.
 fn stories(place: &Place) -> Vec<Value> {
-    journal(place, &place.only_run()).into_iter().map(|entry| entry["evaluation"]["proposal"].clone()).collect()
+    journal(place, &place.only_run()).into_iter().map(|entry| entry["trial"].clone()).collect()
 }
 
 /// A night's worth of trouble. The kernels: one that is wrong, and does not compile any more when it is mended, twice; one of no
@@ -129,10 +129,11 @@ fn a_model_over_http_has_its_good_kernel_kept_through_every_failure_and_replays_
     // Chatter and three kernels, with what came of a broken stream.
     assert!(tokens(&stories[1]) >= 4000 && tokens(&stories[2]) >= 1000, "{stories:#?}");
     let kept = stories.last().unwrap();
-    assert_eq!(kept["hypothesis"], "because of read-once");
-    assert_eq!((&kept["predicted"], &kept["by"]), (&json!(2.5), &json!("test-model")));
+    let said = &kept["proposal"];
+    assert_eq!(said["hypothesis"], "because of read-once");
+    assert_eq!((&said["predicted"], &said["by"]), (&json!(2.5), &json!("test-model")));
     assert!(tokens(kept) >= 1000, "{stories:#?}");
-    assert!(stories[3..stories.len() - 1].iter().all(|story| story["by"] == "tuner"), "{stories:#?}");
+    assert!(stories[3..stories.len() - 1].iter().all(|story| story["proposal"]["by"] == "tuner"), "{stories:#?}");
     let status: Value = serde_json::from_str(&place.warpsmith(&["status", "--json"]).ok()).unwrap();
     assert_eq!(status["bill"]["tokens_in"].as_u64().unwrap(), stories.iter().map(tokens).sum::<u64>());
     let told = place.git(&["log", "-1", "--format=%B", &format!("warpsmith/{}", place.only_run())]);

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use warpsmith::history::APPLY_FAILPOINTS;
 
-use warpsmith::run::stop::StopReason;
+use warpsmith::engine::stop::StopReason;
 
 use crate::common::{Outcome, Place, kernels, outcome};
 use crate::made::{FASTER, KERNEL, MADE, NEXT, made, next_run, winner, write_run};

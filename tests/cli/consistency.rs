@@ -13,12 +13,15 @@ pub fn journal(place: &Place, run: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Whether a seed belongs to an experiment: the number's own, or where something went back to be mended, one of those
-/// that follow it.
-fn belongs(seeds: &Stream, number: u64, seed: u64) -> bool {
-    let more = |number| (1..9).map(move |judged| Stream::new(seeds.bits(number), "again").bits(judged));
-    seed == seeds.bits(number)
-        || (1..=number).any(|earlier| seed == seeds.bits(earlier) || more(earlier).any(|own| seed == own))
+/// Whether a seed is that of a trial: the number's own, or where it had to be judged once more, one that follows from it.
+fn belongs(seeds: &Stream, trial: u64, seed: u64) -> bool {
+    let own = seeds.bits(trial);
+    let mut again = own;
+    let mut newer = || {
+        again = Stream::new(again, "against the new incumbent").bits(0);
+        again
+    };
+    seed == own || seed == Stream::new(own, "once more").bits(0) || (0..8).any(|_| seed == newer())
 }
 
 /// Every run here has contiguous numbers, each experiment once with a seed that belongs to it, a ledger that says
@@ -33,17 +36,12 @@ pub fn check(place: &Place) {
         assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
         let state: Value = serde_json::from_str(&place.warpsmith(&["status", "--json", "--run", run]).ok()).unwrap();
         assert_eq!(state["next_experiment"].as_u64().unwrap(), numbers.len() as u64 + 1);
-        let seeds = Stream::new(state["seed"].as_u64().unwrap(), "experiment");
-        // The tuner mends nothing.
-        let mends = state["agent"]["agent"] != "tuner";
+        let seeds = Stream::new(state["seed"].as_u64().unwrap(), "trial");
         let mut used = BTreeSet::new();
-        for (entry, number) in journal.iter().zip(&numbers) {
-            let seed = entry["evaluation"]["seed"].as_u64().unwrap();
-            let own = if mends { belongs(&seeds, *number, seed) } else { seed == seeds.bits(*number) };
-            // A start that is rejected is judged once more, on other inputs.
-            let again = entry["evaluation"]["verdict"]["status"] == "base"
-                && seed == Stream::new(seeds.bits(*number), "once more").bits(0);
-            assert!((own || again) && used.insert(seed), "{entry}");
+        for entry in &journal {
+            let (trial, seed) = (&entry["trial"], entry["evaluation"]["seed"].as_u64().unwrap());
+            assert_eq!(trial["seed"].as_u64(), Some(seed), "{entry}");
+            assert!(belongs(&seeds, trial["id"].as_u64().unwrap(), seed) && used.insert(seed), "{entry}");
         }
         let kept: Vec<_> = journal.iter().filter(|entry| entry["kept"] == true).collect();
         let tip = place.git(&["rev-parse", &format!("warpsmith/{run}")]);

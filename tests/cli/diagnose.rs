@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use warpsmith::run::stop::StopReason;
+use warpsmith::engine::stop::StopReason;
 
 use crate::common::{Place, kernels};
 use crate::made::{MADE, made, write_run};

@@ -3,11 +3,11 @@
 
 use std::sync::LazyLock;
 
+use warpsmith::engine::stop::{Rules, StopReason, TargetProgress};
+use warpsmith::engine::{RunState, TargetState, VERSION};
 use warpsmith::history::{Entry, History, Pending, Row};
 use warpsmith::model::Pass;
 use warpsmith::op::Dtype;
-use warpsmith::run::stop::{Rules, StopReason, TargetProgress};
-use warpsmith::run::{RunState, TargetState, VERSION};
 use warpsmith::workspace::Workspace;
 
 use crate::common::{Place, kernels};
@@ -92,6 +92,8 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         elapsed_s: 60.0,
         busy_s: 50.0,
         next_experiment: 1,
+        trials: 0,
+        decided: 0,
         before: None,
         targets: worked_on.iter().chain(&others).cloned().collect(),
         in_model: None,
@@ -108,8 +110,14 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         for (keep, text) in [(false, target.start_text.clone()), (true, format!("{}{FASTER}\n", target.start_text))] {
             let number = history.next_number();
             let path = target.file.clone();
-            let pending =
-                Pending { number, path: path.clone(), text: text.clone(), seed: number, meta: serde_json::Value::Null };
+            let pending = Pending {
+                trial: number,
+                number,
+                path: path.clone(),
+                text: text.clone(),
+                seed: number,
+                meta: serde_json::Value::Null,
+            };
             history.begin_experiment(&pending).unwrap();
             state.next_experiment = number + 1;
             let row = Row {
@@ -119,6 +127,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
                 ..Row::default()
             };
             let entry = Entry {
+                trial: number,
                 number,
                 path,
                 candidate_text: text,
@@ -127,6 +136,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
                 body: String::new(),
                 trailers: Vec::new(),
                 row,
+                record: serde_json::Value::Null,
                 evaluation: serde_json::Value::Null,
                 state: json(&state),
             };

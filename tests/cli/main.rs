@@ -31,3 +31,4 @@ mod run;
 mod signals;
 mod stops;
 mod watch;
+mod workers;

@@ -190,6 +190,11 @@ impl Place {
         command
     }
 
+    /// The command that starts the worker, where that is not the program.
+    pub fn worker(&self) -> Option<String> {
+        self.worker.command()
+    }
+
     /// Runs the program to its end.
     pub fn warpsmith(&self, arguments: &[&str]) -> Outcome {
         outcome(self.command(arguments))

@@ -90,6 +90,20 @@ impl Session {
             .collect()
     }
 
+    /// The ids of those with this name (its first 15 characters) that the session's own process has started.
+    pub fn processes(&self, name: &str) -> Vec<u32> {
+        let child = |entry: std::fs::DirEntry| {
+            let id: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            let (before, rest) = stat.rsplit_once(')')?;
+            let parent: u32 = rest.split_whitespace().nth(1)?.parse().ok()?;
+            (before.ends_with(&format!("({name}")) && parent == self.id()).then_some(id)
+        };
+        let mut found: Vec<u32> = std::fs::read_dir("/proc").unwrap().filter_map(|entry| child(entry.ok()?)).collect();
+        found.sort_unstable();
+        found
+    }
+
     /// Waits until nothing of the session is left.
     #[track_caller]
     pub fn nothing_left(&self) {

@@ -16,8 +16,8 @@ fn killed_at(step: &'static str, keep: bool) {
 
     let (mut history, redo) = History::open(&workspace, RUN).unwrap();
     let committed = !matches!(step, "pending" | "objects");
-    assert_eq!(redo, (!committed).then(|| pending(3)), "{step}");
-    if redo.is_some() {
+    assert_eq!(redo, Vec::from_iter((!committed).then(|| pending(3))), "{step}");
+    if !redo.is_empty() {
         assert_eq!(fs::read_to_string(history.candidate_path(KERNEL)).unwrap(), candidate(3));
         assert_eq!((history.state(), history.next_number()), (&state(2), 3));
         history.record(entry(3, keep)).unwrap();
@@ -70,7 +70,7 @@ fn killed_while_evaluating_the_same_is_done_again() {
     drop(history);
     for _ in 0..2 {
         let (history, redo) = History::open(&place.workspace(), RUN).unwrap();
-        assert_eq!(redo, Some(pending(1)));
+        assert_eq!(redo, [pending(1)]);
         drop(history);
     }
 }
@@ -89,7 +89,7 @@ fn killed_at_its_start_a_run_resumes_or_was_never_there() {
             History::begin(&place.workspace(), RUN, state(0)).unwrap()
         } else {
             let (history, redo) = History::open(&place.workspace(), RUN).unwrap();
-            assert_eq!(redo, None);
+            assert_eq!(redo, []);
             history
         };
         check(place.path(), &history, &[]);
@@ -131,11 +131,31 @@ fn a_lost_private_folder_or_an_unreadable_pending_file_costs_only_what_was_pendi
     drop(history);
     fs::write(file, "{").unwrap();
     let (history, redo) = History::open(&place.workspace(), RUN).unwrap();
-    assert_eq!((redo, history.next_number()), (None, 4));
+    assert_eq!((redo, history.next_number()), (Vec::new(), 4));
     drop(history);
     fs::remove_dir_all(place.path().join(".warpsmith")).unwrap();
     let (mut history, redo) = History::open(&place.workspace(), RUN).unwrap();
-    assert_eq!(redo, None);
+    assert_eq!(redo, []);
     experiment(&mut history, 4, false).unwrap();
     check(place.path(), &history, &[(1, true), (2, false), (3, true), (4, false)]);
+}
+
+#[test]
+fn of_several_experiments_under_way_those_without_a_verdict_are_done_again() {
+    let place = Place::new();
+    let mut history = short_run(place.path());
+    let under_way = |number| Pending { trial: number + 10, ..pending(number) };
+    (4..=6).for_each(|number| history.begin_experiment(&under_way(number)).unwrap());
+    history.record(Entry { trial: 14, ..entry(4, true) }).unwrap();
+    // What was taken back leaves its number to those behind it.
+    history.withdraw(15, KERNEL).unwrap();
+    drop(history);
+    let (mut history, redo) = History::open(&place.workspace(), RUN).unwrap();
+    assert_eq!(redo, [under_way(6)]);
+    history.begin_experiment(&under_way(7)).unwrap();
+    history.record(Entry { trial: 16, candidate_text: candidate(6), ..entry(5, false) }).unwrap();
+    drop(history);
+    let (history, redo) = History::open(&place.workspace(), RUN).unwrap();
+    assert_eq!(redo, [under_way(7)]);
+    assert_eq!(history.next_number(), 6);
 }

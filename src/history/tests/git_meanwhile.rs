@@ -34,7 +34,7 @@ fn meanwhile(work: &[&[&str]], least: usize) {
     });
     assert!(rounds >= least);
     let (history, redo) = History::open(&place.workspace(), RUN).unwrap();
-    assert_eq!(redo, None);
+    assert_eq!(redo, []);
     check(&path, &history, &experiments);
 }
 

@@ -86,6 +86,7 @@ pub fn workspace(path: &Path) -> Workspace {
 
 pub fn pending(number: u64) -> Pending {
     Pending {
+        trial: 0,
         number,
         path: KERNEL.to_owned(),
         text: candidate(number),
@@ -100,6 +101,7 @@ pub fn candidate(number: u64) -> String {
 
 pub fn entry(number: u64, keep: bool) -> Entry {
     Entry {
+        trial: 0,
         number,
         path: KERNEL.to_owned(),
         candidate_text: candidate(number),
@@ -115,6 +117,7 @@ pub fn entry(number: u64, keep: bool) -> Entry {
             description: format!("change {number}"),
             ..Row::default()
         },
+        record: json!({ "experiment": number }),
         evaluation: json!({ "number": number }),
         state: state(number),
     }

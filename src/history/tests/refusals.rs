@@ -37,7 +37,7 @@ fn a_run_branch_that_is_checked_out_is_not_moved() {
     // What was judged is in the journal, and moves the branch as soon as it may.
     place.git(&["switch", "-q", "main"]);
     let (history, redo) = History::open(&place.workspace(), RUN).unwrap();
-    assert_eq!(redo, None);
+    assert_eq!(redo, []);
     check(place.path(), &history, &[(1, true), (2, false), (3, true), (4, true)]);
 }
 

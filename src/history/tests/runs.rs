@@ -30,7 +30,7 @@ fn a_run_leaves_a_branch_a_journal_and_a_ledger_and_nothing_else() {
     let change = |n: u64, kept: &str| format!("#{n} {kept}: rmsnorm: change {n} (1.18x, 2.31x total)");
     assert_eq!(subjects, [change(3, "kept"), change(2, "not kept"), change(1, "kept"), format!("Begin run {RUN}")]);
     let tree = place.git(&["ls-tree", "--name-only", &format!("refs/warpsmith/{RUN}/journal")]);
-    assert_eq!(tree, "evaluation.json\nrow.tsv\nstate.json\n");
+    assert_eq!(tree, "evaluation.json\nrow.tsv\nstate.json\ntrial.json\n");
     // The one that was not kept stays reachable.
     let reverted = place.git(&["show", &format!("refs/warpsmith/{RUN}/journal~1^2:{KERNEL}")]);
     assert_eq!(reverted, candidate(2));
@@ -99,7 +99,7 @@ fn a_changed_or_lost_ledger_is_written_anew() {
     place.write("results.tsv", &good.replace("revert", "keep  "));
     drop(history);
     let (history, pending) = History::open(&place.workspace(), RUN).unwrap();
-    assert_eq!(pending, None);
+    assert_eq!(pending, []);
     check(place.path(), &history, &[(1, true), (2, false), (3, true), (4, false)]);
 }
 
@@ -121,8 +121,10 @@ fn a_night_of_experiments_does_not_leave_a_pack_each() {
 fn an_experiment_out_of_order_is_refused() {
     let place = Place::new();
     let mut history = short_run(place.path());
-    for number in [0, 3, 5] {
+    for number in [0, 3] {
         assert!(matches!(history.begin_experiment(&pending(number)), Err(HistoryError::OutOfOrder { last: 3, .. })));
+    }
+    for number in [0, 3, 5] {
         assert!(matches!(history.record(entry(number, true)), Err(HistoryError::OutOfOrder { last: 3, .. })));
     }
     check(place.path(), &history, &[(1, true), (2, false), (3, true)]);

@@ -21,20 +21,27 @@ impl Run {
         let enough = self.cancel.child_token();
         let alarm = self.alarm(index, &enough);
         let mut screen = WorkerScreen::new(self, index, &brief, enough.clone())?;
-        let late = async {
-            enough.cancelled().await;
-            tokio::time::sleep(GRACE).await;
+        let offer = {
+            let late = async {
+                enough.cancelled().await;
+                tokio::time::sleep(GRACE).await;
+            };
+            tokio::pin!(late);
+            let proposing = agent.propose(&brief, &mut screen);
+            tokio::pin!(proposing);
+            loop {
+                tokio::select! {
+                    offer = &mut proposing => break Some(offer),
+                    () = &mut late => break None,
+                    // Verdicts that land meanwhile are taken in order afterwards.
+                    () = self.listen() => {}
+                }
+            }
         };
-        let offer = tokio::select! {
-            offer = agent.propose(&brief, &mut screen) => Some(offer),
-            () = late => None,
-        };
-        let (busy_s, troubles) = screen.finish();
         if let Some(alarm) = alarm {
             alarm.abort();
         }
-        self.state.busy_s += busy_s;
-        troubles.into_iter().for_each(|what| self.state.note(what));
+        self.state.busy_s += screen.busy_s();
         self.take_bill(agent);
         Ok(offer.transpose()?)
     }

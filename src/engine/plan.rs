@@ -104,6 +104,8 @@ fn begun(
         elapsed_s: 0.0,
         busy_s: 0.0,
         next_experiment: 1,
+        trials: 0,
+        decided: 0,
         before: profile,
         targets,
         in_model: None,
@@ -153,7 +155,7 @@ pub(super) fn rank(targets: &mut [TargetState], ranked: &[RankedTarget]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::stop::StopReason;
+    use crate::engine::stop::StopReason;
 
     fn target(op: &str, phase: Phase) -> TargetState {
         TargetState { phase, ..TargetState::new(op, format!("kernels/cpu/{op}.c"), String::new(), Vec::new()) }

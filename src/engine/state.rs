@@ -14,8 +14,8 @@ use crate::op::TargetShape;
 use crate::profile::Profile;
 use crate::verify::Report;
 
-use super::experiment::Judged;
 use super::stop::{Rules, StopReason, TargetProgress};
+use super::trial::Judged;
 
 /// Raised whenever the meaning of a field changes; a run of another version is not resumed.
 pub const VERSION: u32 = 3;
@@ -53,6 +53,12 @@ pub struct RunState {
     pub busy_s: f64,
     /// Number of the next experiment.
     pub next_experiment: u64,
+    /// Trials so far: one that is mended becomes no experiment by itself.
+    #[serde(default)]
+    pub trials: u64,
+    /// The last trial that was decided; all before it were as well.
+    #[serde(default)]
+    pub decided: u64,
     /// The profile the run started from; none without a pass.
     pub before: Option<Profile>,
     /// Targets: done ones, the active one, waiting ones in Amdahl order.
@@ -152,9 +158,9 @@ pub struct TargetState {
     /// Failed proposals that their author is mending, by ticket: what is known of each, should nothing come of it.
     #[serde(default)]
     pub parked: BTreeMap<u64, Judged>,
-    /// Candidates judged since the last experiment: those that went back to be mended are none yet.
+    /// The experiment that made the incumbent.
     #[serde(default)]
-    pub judged: u64,
+    pub incumbent: Option<u64>,
 }
 
 /// Where a target stands.
@@ -199,7 +205,7 @@ impl TargetState {
             tried: Vec::new(),
             memory: Value::Null,
             parked: BTreeMap::new(),
-            judged: 0,
+            incumbent: None,
         }
     }
 

@@ -187,7 +187,7 @@ impl TargetState {
             vs_user: row.vs_user,
             commit: row.commit.clone(),
             stage: row.stage.clone(),
-            why: attempt.map_or(String::new(), |attempt| crate::ratchet::one_line(attempt.verdict.why())),
+            why: attempt.map_or(String::new(), |attempt| crate::engine::one_line(attempt.verdict.why())),
         }
     }
 

@@ -7,16 +7,15 @@
 
 use std::time::Instant;
 
-use serde_json::Value;
-
+use crate::agent::Proposal;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::model::{ModelConfig, Pass};
-use crate::ratchet::Experiment;
 use crate::rng::Stream;
 use crate::verify::VerifyError;
 use crate::worker::WorkerError;
 
-use super::{Run, RunError, RunEvent, RunState, TargetState};
+use super::trial::{Judged, Trial};
+use super::{Run, RunError, RunState, TargetState};
 
 /// Draws of the model's inputs that must agree.
 const DRAWS: u64 = 2;
@@ -85,14 +84,15 @@ impl Run {
         kernels.after.insert(op, text.to_owned());
         let config = ModelConfig::load(&self.model_dir)?;
         for draw in 0..DRAWS {
-            let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
+            let read = |path: &str| self.file(path);
             let question = kernels.question(&config, pass, &self.state, &speedups);
             let seed = Stream::new(self.state.seed, "last word").bits(draw);
             let question = crate::verify::Question { seed, ..question };
             if !question.is_changed() {
                 return Ok(None);
             }
-            match crate::verify::outputs(self.ratchet.worker(), &question, &read, &self.cancel).await {
+            let mut worker = self.pool.worker("the whole model with and without what was kept").await?;
+            match crate::verify::outputs(&mut worker, &question, &read, &self.cancel).await {
                 Ok(output) => {
                     if let Some(why) = output.wrong {
                         return Ok(Some(format!("the model's outputs differ: {why}")));
@@ -103,7 +103,7 @@ impl Run {
                     return Ok(Some(format!("the model does not run: {error}")));
                 }
                 Err(VerifyError::Worker(error @ (WorkerError::Died(_) | WorkerError::Protocol(_)))) => {
-                    self.ratchet.worker().restart().await?;
+                    worker.lost(&error);
                     return Ok(Some(format!("the model does not run: {error}")));
                 }
                 Err(error) => return Err(error.into()),
@@ -118,21 +118,17 @@ impl Run {
         let unreadable = |error: serde_json::Error| RunError::State(error.to_string());
         let mut gone: Vec<u64> = Vec::new();
         let mut line = Vec::new();
-        for entry in self.ratchet.newest_first()? {
-            let entry = entry?;
-            if entry.path != *file || gone.contains(&entry.number) {
+        for past in self.record.line(file)? {
+            if gone.contains(&past.number) {
                 continue;
             }
-            let verdict: Verdict = serde_json::from_value(entry.evaluation["verdict"].clone()).map_err(unreadable)?;
-            match &verdict {
-                Verdict::Withdrawn { experiments, .. } => gone.extend(experiments),
-                verdict if verdict.advances() => {}
-                _ => continue,
+            let verdict: Verdict = serde_json::from_value(past.evaluation["verdict"].clone()).map_err(unreadable)?;
+            if let Verdict::Withdrawn { experiments, .. } = &verdict {
+                gone.extend(experiments);
             }
-            let state: RunState = serde_json::from_value(entry.state).map_err(unreadable)?;
-            let target = state.targets.into_iter().find(|target| target.op == *op);
-            if let (Some(target), Some(text)) = (target, self.ratchet.text_in(&entry.commit, file)?) {
-                line.push(Step { number: entry.number, text, target });
+            let state: RunState = serde_json::from_value(past.state).map_err(unreadable)?;
+            if let Some(target) = state.targets.into_iter().find(|target| target.op == *op) {
+                line.push(Step { number: past.number, text: past.text, target });
             }
         }
         Ok(line)
@@ -150,31 +146,32 @@ impl Run {
         self.tick();
         let number = self.state.next_experiment;
         self.state.next_experiment += 1;
+        self.state.trials += 1;
+        self.state.decided = self.state.trials;
         let named: Vec<String> = experiments.iter().map(|number| format!("#{number}")).collect();
         let why = format!("with {} {why}", named.join(" and "));
         let verdict = Verdict::Withdrawn { experiments: experiments.clone(), why };
         let target = &mut self.state.targets[index];
         target.go_back(&step.target, &experiments, &verdict);
         target.agreed = true;
-        let seed = Stream::new(self.state.seed, "experiment").bits(number);
+        target.incumbent = Some(step.number);
+        let seed = Stream::new(self.state.seed, "trial").bits(self.state.trials);
         let target = &self.state.targets[index];
-        let experiment = Experiment {
-            number,
-            file: target.file.clone(),
+        let proposal = Proposal {
             text: step.text,
             technique: "withdraw".into(),
             description: format!("back to #{}", step.number),
-            agent: "warpsmith".into(),
-            incumbent: None,
-            baseline: None,
-            op: self.op_source(&target.op)?,
-            target: target.shapes.clone(),
-            precision: None,
-            examination_s: 0.0,
-            branch_over_best: None,
+            ..Proposal::default()
+        };
+        let trial = Trial {
+            id: self.state.trials,
+            parent: Some(step.number),
+            op: target.op.clone(),
+            file: target.file.clone(),
+            author: "warpsmith".into(),
             seed,
-            meta: Value::Null,
-            story: Value::Null,
+            proposal,
+            ..Trial::default()
         };
         let evaluation = Evaluation {
             op: target.op.clone(),
@@ -190,9 +187,6 @@ impl Run {
             examination: None,
             build_log: target.resources.clone(),
         };
-        self.ratchet.record(&experiment, &evaluation, &self.state)?;
-        let description = &experiment.description;
-        self.watcher.on(&RunEvent::Decided { number, description, evaluation: &evaluation, state: &self.state });
-        Ok(())
+        self.write(number, true, &Judged { trial, evaluation })
     }
 }

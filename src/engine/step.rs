@@ -1,5 +1,7 @@
 //! A run driven from outside, a proposal at a time: the judging and the record are the same.
 
+use std::time::Instant;
+
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Outside, Proposal};
@@ -7,6 +9,17 @@ use crate::evaluation::Evaluation;
 
 use super::stop::StopReason;
 use super::{Phase, Run, RunError, RunState, TargetState};
+
+/// What became of a text that someone has written by hand.
+#[derive(Debug, Clone)]
+pub struct Edited {
+    /// Its number, from 1.
+    pub number: u64,
+    /// What it changes, in a few words.
+    pub description: String,
+    /// What the judge found.
+    pub evaluation: Evaluation,
+}
 
 impl Run {
     /// Where the run is.
@@ -73,12 +86,15 @@ impl Run {
         if let Some(reason) = self.finish_pending(index, agent).await? {
             return Err(stopped(reason));
         }
+        if let Some(reason) = self.settle_all(index, agent).await? {
+            return Err(stopped(reason));
+        }
         if let Some(reason) = self.establish_start(index, agent).await? {
             return Err(stopped(reason));
         }
         self.refuse_where_done(op)?;
-        let proposed = self.proposed(index, proposal, agent);
-        let judged = self.judge(index, agent, proposed, None).await?.map_err(stopped)?;
+        let undecided = self.trial(index, proposal, agent);
+        let judged = self.judge(index, undecided).await?.map_err(stopped)?;
         let evaluation = judged.evaluation.clone();
         self.record(index, agent, judged)?;
         if let Some(reason) = self.state.rules.target(&self.state.targets[index].progress) {
@@ -87,12 +103,53 @@ impl Run {
         Ok(evaluation)
     }
 
+    /// Judges and records a text that someone has written by hand, for the run's only target: the first that passes is where it
+    /// starts, and what follows is held against the last one kept. The inner error says why there is no verdict.
+    ///
+    /// # Errors
+    /// What a run cannot survive. What has no verdict is not recorded.
+    pub async fn judge_edit(&mut self, text: &str, description: &str) -> Result<Result<Edited, StopReason>, RunError> {
+        const ONLY: usize = 0;
+        let began = Instant::now();
+        let mut agent = Outside { name: self.state.agent.name().to_owned() };
+        let is_start = self.state.targets[ONLY].start_us.is_none();
+        let mut undecided = if is_start {
+            text.clone_into(&mut self.state.targets[ONLY].start_text);
+            self.starting_trial(ONLY, &agent)
+        } else {
+            let (technique, text) = ("by-hand".to_owned(), text.to_owned());
+            self.trial(ONLY, Proposal { text, technique, ..Proposal::default() }, &mut agent)
+        };
+        undecided.trial.proposal.description = description.to_owned();
+        undecided.trial.author = agent.name;
+        let mut agent = Outside { name: undecided.trial.author.clone() };
+        let answer = self.judge(ONLY, undecided).await;
+        self.state.targets[ONLY].progress.spent += began.elapsed();
+        match answer {
+            Ok(Ok(judged)) => {
+                let number = self.state.next_experiment;
+                let evaluation = judged.evaluation.clone();
+                self.record(ONLY, &mut agent, judged)?;
+                Ok(Ok(Edited { number, description: description.to_owned(), evaluation }))
+            }
+            Ok(Err(reason)) => {
+                self.forget(ONLY)?;
+                Ok(Err(reason))
+            }
+            Err(error) => {
+                self.forget(ONLY)?;
+                Err(error)
+            }
+        }
+    }
+
     fn refuse_where_done(&mut self, op: &str) -> Result<(), RunError> {
         self.done_with(op)?.map_or(Ok(()), |why| Err(RunError::Nothing(why)))
     }
 
     /// Lets `cancel` take back what is judged from now on.
     pub fn cancel_with(&mut self, cancel: CancellationToken) {
+        self.flight_stop = cancel.child_token();
         self.cancel = cancel;
     }
 
@@ -101,11 +158,19 @@ impl Run {
     /// # Errors
     /// The file system.
     pub fn withdraw(&mut self) -> Result<(), RunError> {
-        let undecided = self.ratchet.take_pending().map(|pending| pending.path);
-        match undecided.or_else(|| self.state.active().map(|target| target.file.clone())) {
-            Some(file) => Ok(self.ratchet.withdraw(&file)?),
+        for pending in std::mem::take(&mut self.pending) {
+            self.record.withdraw(pending.trial, &pending.path)?;
+        }
+        match self.state.targets.iter().position(|target| target.phase == Phase::Active) {
+            Some(index) => self.forget(index),
             None => Ok(()),
         }
+    }
+
+    /// Takes back the latest trial, which was one of this target's.
+    fn forget(&mut self, index: usize) -> Result<(), RunError> {
+        let TargetState { file, .. } = &self.state.targets[index];
+        Ok(self.record.withdraw(self.state.trials, file)?)
     }
 
     /// Writes down where the run is, so that it can be gone on with.
@@ -114,7 +179,7 @@ impl Run {
     /// Git.
     pub fn pause(&mut self) -> Result<(), RunError> {
         self.tick();
-        Ok(self.ratchet.checkpoint(&self.state)?)
+        self.checkpoint()
     }
 
     /// Compares the whole model (where it is about one) before and after, and ends the run.

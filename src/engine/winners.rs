@@ -82,8 +82,8 @@ impl RunState {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::run::VERSION;
-    use crate::run::stop::{Rules, TargetProgress};
+    use crate::engine::VERSION;
+    use crate::engine::stop::{Rules, TargetProgress};
 
     fn target(op: &str, kept: u32, vs_user: Option<f64>) -> TargetState {
         TargetState {
@@ -118,6 +118,8 @@ mod tests {
             elapsed_s: 0.0,
             busy_s: 0.0,
             next_experiment: 1,
+            trials: 0,
+            decided: 0,
             before: None,
             targets,
             in_model: None,

@@ -3,7 +3,7 @@
 
 use crate::agent::{Agent, MOST_REPAIRS, Outside};
 
-use super::experiment::{Judged, Proposed};
+use super::trial::{Judged, Trial};
 use super::{Run, RunError};
 
 impl Run {
@@ -45,25 +45,29 @@ impl Run {
     }
 
     /// Whether this very proposal had its verdict and was parked before the run was killed.
-    pub(super) fn was_parked(&self, index: usize, proposed: &Proposed) -> bool {
-        let parked = self.state.targets[index].parked.get(&proposed.proposal.ticket);
-        !proposed.base && parked.is_some_and(|judged| judged.failed().proposal.repairs >= proposed.proposal.repairs)
+    pub(super) fn was_parked(&self, index: usize, trial: &Trial) -> bool {
+        let parked = self.state.targets[index].parked.get(&trial.proposal.ticket);
+        !trial.is_start && parked.is_some_and(|judged| judged.trial.proposal.repairs >= trial.proposal.repairs)
     }
 
     /// Writes down that it is being mended; only then is it pending no more.
     fn park(&mut self, index: usize, agent: &dyn Agent, judged: Judged) -> Result<(), RunError> {
         self.tick();
         let target = &mut self.state.targets[index];
-        let file = target.file.clone();
+        let (file, id) = (target.file.clone(), judged.trial.id);
         target.memory = agent.save();
         target.parked.insert(judged.ticket(), judged);
-        self.ratchet.checkpoint(&self.state)?;
-        Ok(self.ratchet.withdraw(&file)?)
+        self.state.decided = self.state.decided.max(id);
+        self.checkpoint()?;
+        Ok(self.record.withdraw(id, &file)?)
     }
 }
 
 /// Whether its author takes it back. A starting point has none.
 fn mends(agent: &mut dyn Agent, judged: &Judged) -> bool {
     let failed = judged.failed();
-    !judged.is_base() && failed.verdict.is_failure() && failed.proposal.repairs < MOST_REPAIRS && agent.mend(&failed)
+    !judged.trial.is_start
+        && failed.verdict.is_failure()
+        && failed.proposal.repairs < MOST_REPAIRS
+        && agent.mend(&failed)
 }

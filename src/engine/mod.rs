@@ -1,12 +1,21 @@
-//! A run: profile the model, rank its kernels, improve them one by one, say what came of it; or improve a single kernel.
+//! A run: targets in Amdahl order, and for each of them trial after trial until a rule fires; then what came of it.
+//!
+//! A [`Trial`] is one candidate with all that was said of it. It is made of an agent's proposal (`experiment`), sent to one of the
+//! run's workers (`judging`, `pool`), and decided when its turn comes (`flight`: the order of the trials, not of the answers): a keep moves
+//! the branch, whatever else is only written down (`record`). Only the run moves the branch, however many workers there are.
 
 mod brief;
+mod describe;
 mod events;
 mod experiment;
+mod flight;
+mod judging;
 mod last_word;
 mod mending;
 mod plan;
+mod pool;
 mod proposing;
+mod record;
 mod report;
 mod screen;
 mod state;
@@ -14,6 +23,7 @@ mod step;
 pub mod stop;
 mod summary;
 mod target;
+mod trial;
 mod winners;
 
 use std::collections::BTreeMap;
@@ -21,25 +31,32 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::transcript::Transcript;
 use crate::agent::{Agent, AgentError};
-use crate::history::HistoryError;
+use crate::history::{History, HistoryError, Pending};
 use crate::model::{ModelConfig, ModelError, Pass};
 use crate::op::OpError;
-use crate::ratchet::{Ratchet, RatchetError};
 use crate::verify::{Report, VerifyError};
 use crate::worker::WorkerError;
-use crate::workspace::{Workspace, WorkspaceError};
+use crate::workspace::{Workspace, WorkspaceError, embedded};
+
+use flight::Flight;
+use judging::{Answer, Note, Notes};
+use record::{Record, Unwritten};
 
 pub use brief::brief;
+pub use describe::one_line;
 pub use events::{RunEvent, Watcher, is_keep};
-pub use experiment::Judged;
 pub use plan::{Options, alone, check_names, plan};
+pub use pool::{Doing, Pool, WorkerStatus};
 pub use report::CostOf;
 pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};
+pub use step::Edited;
 use stop::{Moment, RunProgress, StopReason};
+pub use trial::{Judged, Trial};
 
 /// Why a run cannot go on. What it has done so far is in the journal either way.
 #[derive(Debug, thiserror::Error)]
@@ -73,17 +90,6 @@ pub enum RunError {
     Nothing(String),
 }
 
-impl From<RatchetError> for RunError {
-    fn from(error: RatchetError) -> Self {
-        match error {
-            RatchetError::History(error) => Self::History(error),
-            RatchetError::Worker(error) => Self::Worker(error),
-            RatchetError::Weakened(why) => Self::State(why.to_owned()),
-            RatchetError::State(error) => Self::State(error),
-        }
-    }
-}
-
 /// Makes the agent for a target, which says what it does in the run's transcript.
 pub type MakeAgent = Box<dyn Fn(&Seat) -> Result<Box<dyn Agent>, AgentError> + Send + Sync>;
 
@@ -100,34 +106,77 @@ pub struct Seat {
 
 /// A run with everything it works on.
 pub struct Run {
-    workspace: Arc<Workspace>,
+    workspace: Option<Arc<Workspace>>,
     model_dir: PathBuf,
-    ratchet: Ratchet,
+    pool: Pool,
+    record: Box<dyn Record>,
+    /// What an interruption left undecided.
+    pending: Vec<Pending>,
     state: RunState,
     make_agent: MakeAgent,
     watcher: Box<dyn Watcher>,
     cancel: CancellationToken,
+    /// Trials that have no decision yet; all are of one target.
+    flight: Flight<Answer>,
+    /// Takes those back.
+    flight_stop: CancellationToken,
+    /// What the workers have to tell, and where they tell it.
+    inbox: mpsc::UnboundedReceiver<Note>,
+    notes: Notes,
     /// When this session's clock was last added to the state.
     clock: Instant,
     transcript: Transcript,
 }
 
+/// What a run is made of, beside its state.
+pub struct Parts {
+    /// Files; without one, those inside this program.
+    pub workspace: Option<Arc<Workspace>>,
+    /// Who judges.
+    pub pool: Pool,
+    /// Who proposes.
+    pub make_agent: MakeAgent,
+    /// Who is told.
+    pub watcher: Box<dyn Watcher>,
+    /// Interrupts it.
+    pub cancel: CancellationToken,
+}
+
 impl Run {
-    /// A run at `state`, new or resumed; nothing is done yet.
+    /// A run at `state`, new or resumed, with what an interruption left `pending`; nothing is done yet.
     #[must_use]
-    pub fn new(
-        workspace: Arc<Workspace>,
-        model_dir: PathBuf,
-        ratchet: Ratchet,
-        state: RunState,
-        make_agent: MakeAgent,
-        watcher: Box<dyn Watcher>,
-        cancel: CancellationToken,
-    ) -> Self {
+    pub fn new(parts: Parts, state: RunState, history: History, pending: Vec<Pending>) -> Self {
         // Without a transcript a run is as good; the journal has every candidate.
-        let transcript = Transcript::open(ratchet.folder()).unwrap_or_default();
-        let clock = Instant::now();
-        Self { workspace, model_dir, ratchet, state, make_agent, watcher, cancel, clock, transcript }
+        let transcript = Transcript::open(history.folder()).unwrap_or_default();
+        Self { pending, transcript, ..Self::of(parts, state, Box::new(history)) }
+    }
+
+    /// A run of which nothing is written down.
+    #[must_use]
+    pub fn unwritten(parts: Parts, state: RunState) -> Self {
+        Self::of(parts, state, Box::new(Unwritten::default()))
+    }
+
+    fn of(parts: Parts, state: RunState, record: Box<dyn Record>) -> Self {
+        let Parts { workspace, pool, make_agent, watcher, cancel } = parts;
+        let (notes, inbox) = mpsc::unbounded_channel();
+        Self {
+            model_dir: workspace.as_ref().map_or_else(PathBuf::new, |workspace| workspace.root().join(&state.model)),
+            workspace,
+            pool,
+            record,
+            pending: Vec::new(),
+            state,
+            make_agent,
+            watcher,
+            flight: Flight::new(),
+            flight_stop: cancel.child_token(),
+            cancel,
+            inbox,
+            notes,
+            clock: Instant::now(),
+            transcript: Transcript::default(),
+        }
     }
 
     /// Runs until a rule fires, and returns the state it ended in.
@@ -249,34 +298,81 @@ impl Run {
                         self.state.verified = Some(report);
                     }
                     // A resumed run comes back to this comparison at once.
-                    Err(_) if self.cancel.is_cancelled() => return Ok(self.ratchet.checkpoint(&self.state)?),
+                    Err(_) if self.cancel.is_cancelled() => return self.checkpoint(),
                     Err(error) => return Err(error),
                 }
             }
             self.tick();
             self.state.ended = Some(reason);
         }
-        self.ratchet.checkpoint(&self.state)?;
-        Ok(())
+        self.checkpoint()
+    }
+
+    /// A file of the workspace, or the copy inside this program.
+    fn file(&self, path: &str) -> Option<String> {
+        match &self.workspace {
+            Some(workspace) => workspace.file(path).ok().map(|file| file.text),
+            None => embedded(path).map(str::to_owned),
+        }
+    }
+
+    /// Writes the state down where it belongs to no experiment.
+    fn checkpoint(&mut self) -> Result<(), RunError> {
+        let state = serde_json::to_value(&self.state).map_err(|error| RunError::State(error.to_string()))?;
+        Ok(self.record.checkpoint(state)?)
+    }
+
+    /// Waits until a worker has something to tell, and takes in all there is.
+    async fn listen(&mut self) {
+        // The run holds a sender of its own, so there is always one more to come.
+        let mut next = self.inbox.recv().await;
+        while let Some(note) = next {
+            self.hear(note);
+            next = self.inbox.try_recv().ok();
+        }
+    }
+
+    fn hear(&mut self, note: Note) {
+        match note {
+            Note::Judging { number, progress } => {
+                self.watcher.on(&RunEvent::Judging { number, progress: &progress });
+            }
+            Note::Trouble(what) => self.trouble(what),
+            Note::Waits(what) => self.watcher.on(&RunEvent::Trouble { what: &what }),
+            Note::Answer { trial, answer, took } => {
+                self.state.busy_s += took.as_secs_f64() / self.pool.len().max(1) as f64;
+                self.flight.land(trial, answer);
+            }
+        }
+    }
+
+    /// Leaves word of the workers where `status` finds it. That this fails is no trouble: nothing depends on it.
+    fn show_workers(&self) {
+        if self.pool.len() > 1 {
+            let text = serde_json::to_vec_pretty(&self.pool.status()).unwrap_or_default();
+            drop(std::fs::write(self.record.folder().join(WORKERS_FILE), text));
+        }
     }
 
     async fn verify(&mut self, pass: Pass) -> Result<Report, RunError> {
         let kernels = self.both_kernels()?;
         let config = ModelConfig::load(&self.model_dir)?;
-        let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
+        let read = |path: &str| self.file(path);
         let speedups = self.state.speedups();
         let question = kernels.question(&config, pass, &self.state, &speedups);
-        Ok(crate::verify::verify(self.ratchet.worker(), &question, &read, &self.cancel).await?)
+        let mut worker = self.pool.worker("the whole model, before and after").await?;
+        Ok(crate::verify::verify(&mut worker, &question, &read, &self.cancel).await?)
     }
 
     /// How much faster whole passes are by all that was kept so far.
     async fn measure_in_model(&mut self, pass: Pass) -> Result<f64, RunError> {
         let kernels = self.both_kernels()?;
         let config = ModelConfig::load(&self.model_dir)?;
-        let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
+        let read = |path: &str| self.file(path);
         let speedups = self.state.speedups();
         let question = kernels.question(&config, pass, &self.state, &speedups);
-        Ok(crate::verify::speedup(self.ratchet.worker(), &question, &read, &self.cancel).await?)
+        let mut worker = self.pool.worker("the whole model with what was kept").await?;
+        Ok(crate::verify::speedup(&mut worker, &question, &read, &self.cancel).await?)
     }
 
     /// Adds the time since the last call to the run and its active target.
@@ -289,6 +385,9 @@ impl Run {
         }
     }
 }
+
+/// In a run's folder: what its workers do.
+pub const WORKERS_FILE: &str = "workers.json";
 
 /// An operation with less of the pass is lost in the noise of whole passes; the judge's figure predicts it well enough.
 const LEAST_VISIBLE_SHARE: f64 = 0.03;

@@ -1,0 +1,276 @@
+//! A trial's way: made of a proposal, sent to a judge, decided, recorded.
+
+use std::time::Instant;
+
+use crate::agent::transcript::Said;
+use crate::agent::{Agent, Bill, Proposal};
+use crate::defence::weakened;
+use crate::evaluation::{Evaluation, Verdict};
+use crate::harness::EvaluationTask;
+use crate::history::Pending;
+use crate::rng::Stream;
+
+use super::flight::Sent;
+use super::judging::{Answer, Note, Question, tell, verdict};
+use super::stop::StopReason;
+use super::trial::{Judged, Trial, Undecided};
+use super::{Run, RunError, RunEvent};
+
+impl Run {
+    /// A proposal as the run's next trial; one that mends another goes on with that one's story and usage.
+    pub(super) fn trial(&mut self, index: usize, proposal: Proposal, agent: &mut dyn Agent) -> Undecided {
+        let id = self.next_trial();
+        let target = &self.state.targets[index];
+        let mends = target.parked.get(&proposal.ticket);
+        let mut usage = mends.map_or_else(Bill::default, |judged| judged.trial.usage.clone());
+        usage.add(&agent.spent_on(proposal.ticket));
+        let trial = Trial {
+            id,
+            parent: target.incumbent,
+            op: target.op.clone(),
+            file: target.file.clone(),
+            is_start: false,
+            author: author(agent, &proposal),
+            mended: mends.map_or(Vec::new(), Judged::failures),
+            usage,
+            seed: self.seed_of(id),
+            proposal,
+        };
+        Undecided { trial, memory: agent.save(), bill_of_run: self.state.bill.clone() }
+    }
+
+    /// The kernel as it is, from which a target starts, as the run's next trial.
+    pub(super) fn starting_trial(&mut self, index: usize, agent: &dyn Agent) -> Undecided {
+        let id = self.next_trial();
+        let target = &self.state.targets[index];
+        let proposal = Proposal {
+            text: target.start_text.clone(),
+            technique: "start".into(),
+            description: "the kernel as it is".into(),
+            ..Proposal::default()
+        };
+        let trial = Trial {
+            id,
+            op: target.op.clone(),
+            file: target.file.clone(),
+            is_start: true,
+            author: "warpsmith".to_owned(),
+            seed: self.seed_of(id),
+            proposal,
+            ..Trial::default()
+        };
+        Undecided { trial, memory: agent.save(), bill_of_run: self.state.bill.clone() }
+    }
+
+    fn next_trial(&mut self) -> u64 {
+        self.state.trials += 1;
+        self.state.trials
+    }
+
+    fn seed_of(&self, trial: u64) -> u64 {
+        Stream::new(self.state.seed, "trial").bits(trial)
+    }
+
+    /// Puts a trial to the judge, under the number that it will have if all before it become experiments. Its answer will land.
+    pub(super) fn send(&mut self, index: usize, undecided: Undecided, number: u64) -> Result<(), RunError> {
+        let target = &self.state.targets[index];
+        let trial = &undecided.trial;
+        let textless = Undecided { trial: trial.textless(), ..undecided.clone() };
+        self.record.begin(&Pending {
+            trial: trial.id,
+            number,
+            path: target.file.clone(),
+            text: trial.proposal.text.clone(),
+            seed: trial.seed,
+            meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,
+        })?;
+        let incumbent = if trial.is_start { None } else { Some(self.incumbent(index)?) };
+        let examination_s = if trial.is_start { 0.0 } else { self.state.rules.examination_s() };
+        let task = EvaluationTask {
+            op: self.op_source(&target.op)?,
+            candidate: trial.proposal.text.clone(),
+            incumbent: incumbent.clone(),
+            baseline: Some(target.start_text.clone()),
+            target: target.shapes.clone(),
+            seed: trial.seed,
+            precision: target.precision,
+            look: false,
+            examination_s,
+            branch_over_best: target.best_us.zip(target.fastest_us).map(|(now, fastest)| now / fastest),
+        };
+        self.watcher.on(&RunEvent::Experiment { number, description: &trial.proposal.description });
+        if !trial.is_start {
+            let (op, proposal) = (trial.op.clone(), trial.proposal.clone());
+            self.transcript.say(Said::Proposed { op, experiment: number, proposal });
+        }
+        let (id, began) = (trial.id, Instant::now());
+        self.flight.send(undecided, number, incumbent);
+        let (pool, notes, stop) = (self.pool.clone(), self.notes.clone(), self.flight_stop.clone());
+        tokio::spawn(async move {
+            let answer = verdict(&pool, &Question { number, task }, &notes, &stop).await;
+            tell(&notes, Note::Answer { trial: id, answer, took: began.elapsed() });
+        });
+        self.show_workers();
+        Ok(())
+    }
+
+    /// Sends a trial and waits for the judge's word; the inner error says why there is none. Nothing else is under way.
+    pub(super) async fn judge(
+        &mut self,
+        index: usize,
+        undecided: Undecided,
+    ) -> Result<Result<Judged, StopReason>, RunError> {
+        self.send(index, undecided, self.state.next_experiment)?;
+        loop {
+            if let Some((sent, answer)) = self.flight.next() {
+                return self.judged(&sent, answer).map(|answer| answer.map(|evaluation| sent.with(evaluation)));
+            }
+            self.listen().await;
+        }
+    }
+
+    /// A judge's answer as its word, or as the reason why there is none.
+    fn judged(&self, sent: &Sent<Answer>, answer: Answer) -> Result<Result<Evaluation, StopReason>, RunError> {
+        let evaluation = match answer {
+            Ok(evaluation) => evaluation,
+            Err(error) if error.is_cancelled() => return Ok(Err(StopReason::Interrupted)),
+            Err(error) if error.spares_the_run() => return Ok(Err(StopReason::Unjudged { why: error.to_string() })),
+            Err(error) => return Err(error.into()),
+        };
+        let trial = &sent.undecided.trial;
+        if !trial.is_start {
+            self.transcript.say(Said::Judged {
+                op: trial.op.clone(),
+                experiment: sent.number,
+                status: evaluation.verdict.status().to_owned(),
+                why: evaluation.verdict.why().to_owned(),
+            });
+        }
+        Ok(Ok(evaluation))
+    }
+
+    /// Decides a trial whose turn it is; a reason where that ends the target.
+    ///
+    /// One that beats an incumbent which has been replaced meanwhile must beat the new one as well: it is judged once more.
+    pub(super) fn settle(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+        sent: Sent<Answer>,
+        answer: Answer,
+    ) -> Result<Option<StopReason>, RunError> {
+        let evaluation = match self.judged(&sent, answer)? {
+            Ok(evaluation) => evaluation,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        let beaten = sent.incumbent.as_ref();
+        if matches!(evaluation.verdict, Verdict::Keep { .. }) && beaten != Some(&self.incumbent(index)?) {
+            let mut undecided = sent.undecided;
+            undecided.trial.parent = self.state.targets[index].incumbent;
+            undecided.trial.seed = Stream::new(undecided.trial.seed, "against the new incumbent").bits(0);
+            return self.send(index, undecided, self.state.next_experiment).map(|()| None);
+        }
+        self.park_or_record(index, agent, sent.with(evaluation)).map(|()| None)
+    }
+
+    /// Decides all that is under way, as it lands.
+    pub(super) async fn settle_all(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+    ) -> Result<Option<StopReason>, RunError> {
+        while !self.flight.is_empty() {
+            match self.flight.next() {
+                Some((sent, answer)) => {
+                    if let Some(reason) = self.settle(index, agent, sent, answer)? {
+                        self.recall(&reason)?;
+                        return Ok(Some(reason));
+                    }
+                }
+                None => self.listen().await,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes back all that is under way. What an interruption leaves stays pending: a resumed run judges it.
+    pub(super) fn recall(&mut self, reason: &StopReason) -> Result<(), RunError> {
+        self.flight_stop.cancel();
+        self.flight_stop = self.cancel.child_token();
+        for undecided in self.flight.clear() {
+            if *reason != StopReason::Interrupted {
+                self.record.withdraw(undecided.trial.id, &undecided.trial.file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a judged trial the run's next experiment: state, journal, branch, ledger.
+    pub(super) fn record(&mut self, index: usize, agent: &mut dyn Agent, mut judged: Judged) -> Result<(), RunError> {
+        if !judged.trial.is_start {
+            // What was spent on mending it in vain.
+            judged.trial.usage.add(&agent.spent_on(judged.ticket()));
+        }
+        let advances = self.advances(&judged)?;
+        let number = self.take_in(index, agent, &judged);
+        self.write(number, advances, &judged)
+    }
+
+    /// Writes an experiment down and tells of it.
+    pub(super) fn write(&mut self, number: u64, advances: bool, judged: &Judged) -> Result<(), RunError> {
+        self.record.record(judged.entry(number, advances, &self.state)?)?;
+        let (description, evaluation) = (&judged.trial.proposal.description, &judged.evaluation);
+        self.watcher.on(&RunEvent::Decided { number, description, evaluation, state: &self.state });
+        self.show_workers();
+        Ok(())
+    }
+
+    /// Whether the branch moves: a keep moves it, a starting point only where the branch does not have it yet.
+    fn advances(&self, judged: &Judged) -> Result<bool, RunError> {
+        Ok(match judged.evaluation.verdict {
+            Verdict::Keep { .. } => match weakened() {
+                Some(why) => return Err(RunError::State(why.to_owned())),
+                None => true,
+            },
+            Verdict::Withdrawn { .. } => true,
+            Verdict::Base => self.record.tip_text(&judged.trial.file)?.as_ref() != Some(&judged.trial.proposal.text),
+            _ => false,
+        })
+    }
+
+    /// The state after an experiment, whose number is returned: everything that is recorded with it.
+    fn take_in(&mut self, index: usize, agent: &mut dyn Agent, judged: &Judged) -> u64 {
+        self.tick();
+        let number = self.state.next_experiment;
+        self.state.next_experiment += 1;
+        self.state.decided = self.state.decided.max(judged.trial.id);
+        let target = &mut self.state.targets[index];
+        target.learn(&judged.evaluation);
+        if judged.evaluation.verdict.advances() {
+            target.incumbent = Some(number);
+        }
+        if judged.trial.is_start {
+            target.start_judged = true;
+            return number;
+        }
+        target.tried.push(judged.attempt(number));
+        agent.learn(&judged.outcome(number));
+        target.memory = agent.save();
+        number
+    }
+}
+
+impl Sent<Answer> {
+    fn with(self, evaluation: Evaluation) -> Judged {
+        Judged { trial: self.undecided.trial, evaluation }
+    }
+}
+
+/// Who proposed it, for ledger and commit: `tuner`, or `openai/<model>`.
+fn author(agent: &dyn Agent, proposal: &Proposal) -> String {
+    match &proposal.by {
+        Some(by) if by == "tuner" => by.clone(),
+        Some(by) => format!("{}/{by}", agent.name()),
+        None => agent.name().to_owned(),
+    }
+}
