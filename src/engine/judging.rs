@@ -43,33 +43,32 @@ pub(super) struct Question {
     pub(super) task: EvaluationTask,
 }
 
+/// Workers that may die of a candidate before it is asked who is to blame: others die of their own accord, or lose their connection.
+const DEATHS: u32 = 3;
+
 /// The judge's word on a candidate.
 ///
-/// A worker that dies costs it nothing but time: it is judged again by another, or by the same once it is back. Where a second one dies
-/// and the incumbent passes there, the candidate is to blame. Where a machine fails once it is asked once more.
+/// A worker that dies costs it nothing but time: it is judged again by another, or by the same once it is back. Where several died and
+/// the incumbent passes, the candidate is to blame. Where a machine fails once it is asked once more.
 ///
 /// # Errors
 /// The machine's, the second time; that no worker is left; that nobody wants the answer any more.
 pub(super) async fn verdict(pool: &Pool, question: &Question, notes: &Notes, cancel: &CancellationToken) -> Answer {
     let number = question.number;
     let what = format!("#{number}");
-    let (mut died, mut failed) = (false, false);
+    let (mut deaths, mut failed) = (0, false);
     loop {
-        let mut worker = tokio::select! {
-            worker = pool.worker(&what) => worker?,
-            () = cancel.cancelled() => return Err(WorkerError::cancelled()),
-        };
+        let mut worker = free(pool, &what, cancel).await?;
         let ask = Ask::Evaluate(Box::new(question.task.clone()));
         let mut watch = |progress| tell(notes, Note::Judging { number, progress });
         match worker.ask(ask, &mut watch, cancel).await {
-            Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) if !died => {
-                died = true;
-                tell(notes, Note::Trouble(format!("#{number} is judged again: {error}")));
-                worker.lost(&error);
-            }
             Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
                 worker.lost(&error);
-                return blame(pool, question, error, notes, cancel).await;
+                deaths += 1;
+                if deaths == DEATHS {
+                    return blame(pool, question, &error, notes, cancel).await;
+                }
+                tell(notes, Note::Trouble(format!("#{number} is judged again: {error}")));
             }
             Err(error) if error.spares_the_run() && !failed => {
                 failed = true;
@@ -80,22 +79,36 @@ pub(super) async fn verdict(pool: &Pool, question: &Question, notes: &Notes, can
     }
 }
 
-/// After the second death: where the incumbent still passes its smoke test, the candidate is to blame.
+async fn free(pool: &Pool, what: &str, cancel: &CancellationToken) -> Result<Lease, WorkerError> {
+    tokio::select! {
+        worker = pool.worker(what) => worker,
+        () = cancel.cancelled() => Err(WorkerError::cancelled()),
+    }
+}
+
+/// After so many deaths: where the incumbent still passes its smoke test, the candidate is to blame; else the machine.
 async fn blame(
     pool: &Pool,
     question: &Question,
-    death: WorkerError,
+    death: &WorkerError,
     notes: &Notes,
     cancel: &CancellationToken,
 ) -> Answer {
-    let Some(incumbent) = &question.task.incumbent else { return Err(death) };
-    let mut worker: Lease = pool.worker(&format!("the incumbent of #{}", question.number)).await?;
+    let not_known = || WorkerError::machine(&format!("{DEATHS} workers died of it, the last one so: {death}"));
+    let Some(incumbent) = &question.task.incumbent else { return Err(not_known()) };
+    let mut worker = free(pool, &format!("the incumbent of #{}", question.number), cancel).await?;
     let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..question.task.clone() };
     let mut watch = |progress| tell(notes, Note::Judging { number: question.number, progress });
-    let smoke: Evaluation = worker.ask(Ask::Smoke(Box::new(task)), &mut watch, cancel).await?;
-    if smoke.verdict != Verdict::Base {
-        return Err(death);
+    match worker.ask::<Evaluation>(Ask::Smoke(Box::new(task)), &mut watch, cancel).await {
+        Ok(smoke) if smoke.verdict == Verdict::Base => {
+            let why = format!("it took the judge down with it ({death}); the incumbent still runs");
+            Ok(Evaluation { verdict: Verdict::Crash { stage: Stage::Smoke, why }, seed: question.task.seed, ..smoke })
+        }
+        Ok(_) => Err(not_known()),
+        Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
+            worker.lost(&error);
+            Err(not_known())
+        }
+        Err(error) => Err(error),
     }
-    let why = format!("it took the judge down with it ({death}); the incumbent still runs");
-    Ok(Evaluation { verdict: Verdict::Crash { stage: Stage::Smoke, why }, seed: question.task.seed, ..smoke })
 }

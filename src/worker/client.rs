@@ -86,6 +86,12 @@ impl WorkerError {
         Self::Failed { kind: FailureKind::Cancelled, place: "cancelled".to_owned(), hint: String::new() }
     }
 
+    /// That it cannot be judged here, and perhaps elsewhere.
+    #[must_use]
+    pub fn machine(what: &str) -> Self {
+        Self::Failed { kind: FailureKind::Machine, place: what.to_owned(), hint: String::new() }
+    }
+
     /// Whether whoever asked has taken the question back.
     #[must_use]
     pub const fn is_cancelled(&self) -> bool {
