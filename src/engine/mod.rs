@@ -284,6 +284,8 @@ impl Run {
     async fn close(&mut self, reason: StopReason) -> Result<(), RunError> {
         self.tick();
         if reason != StopReason::Interrupted {
+            // What was under way when it was interrupted, and is not gone on with.
+            self.withdraw_pending()?;
             self.give_up_all_mending()?;
             for index in 0..self.state.targets.len() {
                 self.last_word(index).await?;
@@ -320,6 +322,14 @@ impl Run {
     fn checkpoint(&mut self) -> Result<(), RunError> {
         let state = serde_json::to_value(&self.state).map_err(|error| RunError::State(error.to_string()))?;
         Ok(self.record.checkpoint(state)?)
+    }
+
+    /// Takes back what an interruption left undecided.
+    fn withdraw_pending(&mut self) -> Result<(), RunError> {
+        for pending in std::mem::take(&mut self.pending) {
+            self.record.withdraw(pending.trial, &pending.path)?;
+        }
+        Ok(())
     }
 
     /// Waits until a worker has something to tell, and takes in all there is.

@@ -158,9 +158,7 @@ impl Run {
     /// # Errors
     /// The file system.
     pub fn withdraw(&mut self) -> Result<(), RunError> {
-        for pending in std::mem::take(&mut self.pending) {
-            self.record.withdraw(pending.trial, &pending.path)?;
-        }
+        self.withdraw_pending()?;
         match self.state.targets.iter().position(|target| target.phase == Phase::Active) {
             Some(index) => self.forget(index),
             None => Ok(()),
