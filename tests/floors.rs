@@ -54,8 +54,11 @@ fn rooms_used(text: &str) -> Vec<(usize, String)> {
 fn a_room_imports_only_from_floors_below_its_own() {
     let floors = floors();
     assert!(floors.len() > 10, "the table of docs/architecture.md was not found");
-    let floor: BTreeMap<&str, usize> =
-        floors.iter().enumerate().flat_map(|(height, rooms)| rooms.iter().map(move |room| (room.as_str(), height))).collect();
+    let floor: BTreeMap<&str, usize> = floors
+        .iter()
+        .enumerate()
+        .flat_map(|(height, rooms)| rooms.iter().map(move |room| (room.as_str(), height)))
+        .collect();
     let (root, files) = all_sources();
     let mut wrong = Vec::new();
     for file in files {

@@ -1,6 +1,6 @@
 //! How a run begins, or goes on, whoever proposes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
@@ -12,10 +12,10 @@ use super::options::{DeviceArgs, PassArgs};
 use super::starter::Starter;
 use super::{alone, session};
 use crate::agent::Choice;
-use crate::device::Opening;
+use crate::device::{DeviceCard, Opening};
 use crate::engine::stop::{Rules, StopReason};
 use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan};
-use crate::history::{self, Archive, History, Pending};
+use crate::history::{self, Archive, History, Pending, is_run_id};
 use crate::model::{Graph, ModelConfig};
 use crate::op::Shape;
 use crate::worker::Client;
@@ -34,8 +34,8 @@ pub(super) struct RunArgs {
     device: DeviceArgs,
     #[command(flatten)]
     crew: CrewArgs,
-    /// Go on with a run (the latest where none is named)
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
+    /// Go on with a run (the latest where none is named), or with one from a file that `warpsmith bundle` has written
+    #[arg(long, value_name = "RUN|FILE", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,
     /// Work on these operations only, however little the model can gain (may be repeated, or separated by commas)
     #[arg(long, value_name = "OP", value_delimiter = ',')]
@@ -230,7 +230,9 @@ async fn plan_model(
 /// Opens a run that was interrupted.
 async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
     let args = wanted.args;
-    let run = if named.is_empty() {
+    let run = if !is_run_id(named) && Path::new(named).is_file() {
+        history::unbundle(workspace, Path::new(named))?
+    } else if named.is_empty() {
         Archive::open(workspace)?
             .latest_run()?
             .context("there is no run to resume here; leave --resume out to start one")?
@@ -300,15 +302,22 @@ fn device_of(args: &RunArgs, workspace: &Workspace, state: &RunState, starter: &
     Ok(device::choose(wanted, workspace.settings().device, starter)?.device)
 }
 
+/// Why this is no device of the kind that the run was begun on; none where it is one.
+fn other_kind(state: &RunState, device: &DeviceCard) -> Option<String> {
+    match &state.ceilings {
+        Some(ceilings) if state.device == device.name && state.backend == device.backend => {
+            device.ceilings.differ_from(ceilings)
+        }
+        _ => Some(format!("{}; this is {}", state.device, device.name)),
+    }
+}
+
 /// A resumed run goes on where its figures mean the same.
 fn check_same_judge(state: &RunState, worker: &Client) -> anyhow::Result<()> {
-    if state.device_key != worker.device().key {
-        bail!(
-            "run {} was begun on another device ({}; this is {}): its times mean nothing here; start a new run",
-            state.run,
-            state.device,
-            worker.device().name
-        );
+    if state.device_key != worker.device().key
+        && let Some(why) = other_kind(state, worker.device())
+    {
+        bail!("run {} was begun on another device ({why}): its times mean nothing here; start a new run", state.run);
     }
     if state.judge != worker.judge() {
         super::warn("note: this is another build of Warpsmith than the one the run was begun with");

@@ -109,6 +109,7 @@ async fn run(
         Err(error) if gone.is_cancelled() && error.to_string() == "cancelled" => return Ok(()),
         ready => ready?,
     };
+    super::diary::keep_in(ready.history.folder());
     super::warn(&format!("run {} is open on {}; its branch is warpsmith/{0}", ready.state.run, ready.state.device));
     let make_agent: MakeAgent = Box::new(|_| Ok(Box::new(Outside { name: "mcp".to_owned() })));
     let feed = Feed::default();

@@ -5,10 +5,12 @@ mod alone;
 mod apply;
 mod begin;
 mod bench;
+mod bundle;
 mod compile;
 mod completions;
 mod crew;
 mod device;
+mod diary;
 mod doctor;
 mod error;
 mod in_model;
@@ -57,6 +59,9 @@ use clap::{Parser, Subcommand};
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Say on standard error what happens to workers, requests and git; twice for more
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
@@ -73,6 +78,7 @@ enum Command {
     Prompt(prompt::Args),
     Apply(apply::Args),
     Prune(prune::Args),
+    Bundle(bundle::Args),
     Report(report::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
@@ -87,6 +93,7 @@ enum Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    diary::begin(cli.verbose);
     let result = match cli.command {
         Command::Run(args) => run::main(*args),
         Command::Profile(args) => profile::main(args),
@@ -100,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Prompt(args) => prompt::main(args),
         Command::Apply(args) => apply::main(&args),
         Command::Prune(args) => prune::main(&args),
+        Command::Bundle(args) => bundle::main(args),
         Command::Report(args) => report::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),

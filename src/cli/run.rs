@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::agent::{self, AgentArgs};
 use super::begin::{self, Ready, RunArgs, Wanted};
+use super::diary;
 use super::notify::{self, Ending, Notify};
 use super::progress::{Progress, Voice};
 use super::rules::RuleArgs;
@@ -70,6 +71,8 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         tell: &say,
     };
     let Ready { history, pending, state, pool } = begin::ready(&wanted, &workspace, &cancel).await?;
+    let log = diary::path(history.folder());
+    diary::keep_in(history.folder());
     let notify = Notify::choose(args.notify.as_deref(), &workspace);
     if !args.quiet {
         super::say(&opening(&workspace, &state, notify.as_ref()));
@@ -84,6 +87,12 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let result = Run::new(parts, state, history, pending).go().await;
     if let Ok(ended) = &result {
         super::say(&closing(ended));
+    }
+    if let Err(error) = &result {
+        tracing::error!(%error, "the run cannot go on");
+    }
+    if result.as_ref().map_or(true, |ended| ended.troubles.len() > begun.troubles.len()) {
+        super::say(&format!("what happened in detail   {}", log.display()));
     }
     if let Some(notify) = &notify {
         tell(notify, &workspace, begun, &result).await;

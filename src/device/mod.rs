@@ -65,14 +65,7 @@ impl DeviceCard {
         if self.facts != other.facts || self.cores != other.cores {
             return Some(format!("its {} has other cores, caches or limits than the first", self.name));
         }
-        let pairs = [
-            ("reads", self.ceilings.read_gb_s, other.ceilings.read_gb_s),
-            ("writes", self.ceilings.write_gb_s, other.ceilings.write_gb_s),
-        ];
-        let far = pairs.into_iter().find(|(_, mine, theirs)| (mine / theirs - 1.0).abs() > SAME_CEILINGS);
-        far.map(|(what, mine, theirs)| {
-            format!("it {what} {mine:.0} GB/s where the first {what} {theirs:.0}: more than 5 % apart")
-        })
+        self.ceilings.differ_from(&other.ceilings)
     }
 
     /// The device as a call meets it that follows another without a hand-shake, in a batch or within a model's pass:
@@ -99,4 +92,42 @@ pub struct Ceilings {
     /// Figures that nothing is decided by, only shown; names end with the unit.
     #[serde(default)]
     pub shown: BTreeMap<String, f64>,
+}
+
+impl Ceilings {
+    /// Why these are not those of a device like the one that has `others`, in a sentence; none where memory is as fast within 5 %.
+    #[must_use]
+    pub fn differ_from(&self, others: &Self) -> Option<String> {
+        let pairs = [("reads", self.read_gb_s, others.read_gb_s), ("writes", self.write_gb_s, others.write_gb_s)];
+        let near = |mine: f64, theirs: f64| (mine / theirs - 1.0).abs() <= SAME_CEILINGS;
+        let far = pairs.into_iter().find(|(_, mine, theirs)| !near(*mine, *theirs));
+        far.map(|(what, mine, theirs)| {
+            format!("it {what} {mine:.0} GB/s where the other {what} {theirs:.0}: more than 5 % apart")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_of_one_kind_by_name_facts_and_bandwidth() {
+        let card = samples::card();
+        assert_eq!(card.differs_from(&card), None);
+        let other = DeviceCard { key: "another-of-them".to_owned(), ..card.clone() };
+        assert_eq!(other.differs_from(&card), None);
+        let named = DeviceCard { name: "Abacus".to_owned(), ..card.clone() };
+        assert!(named.differs_from(&card).is_some_and(|why| why.contains("it judges on Abacus")));
+        let cores = DeviceCard { cores: card.cores + 1, ..card.clone() };
+        assert!(cores.differs_from(&card).is_some_and(|why| why.contains("other cores")));
+        let reads = |times: f64| {
+            let read_gb_s = card.ceilings.read_gb_s * times;
+            DeviceCard { ceilings: Ceilings { read_gb_s, ..card.ceilings.clone() }, ..card.clone() }
+        };
+        assert_eq!(reads(1.04).differs_from(&card), None);
+        for times in [1.06, 0.94, 0.0, f64::NAN] {
+            assert!(reads(times).differs_from(&card).is_some_and(|why| why.contains("it reads")), "{times}");
+        }
+    }
 }

@@ -104,6 +104,7 @@ impl Run {
             self.transcript.say(Said::Proposed { op, experiment: number, proposal });
         }
         let (id, began) = (trial.id, Instant::now());
+        tracing::info!(trial = id, number, op = trial.op, by = trial.author, seed = trial.seed, "a trial is sent");
         self.flight.send(undecided, number, incumbent);
         let (pool, notes, stop) = (self.pool.clone(), self.notes.clone(), self.flight_stop.clone());
         tokio::spawn(async move {
@@ -219,6 +220,8 @@ impl Run {
     /// Writes an experiment down and tells of it.
     pub(super) fn write(&mut self, number: u64, advances: bool, judged: &Judged) -> Result<(), RunError> {
         self.record.record(judged.entry(number, advances, &self.state)?)?;
+        let (id, status) = (judged.trial.id, judged.evaluation.verdict.status());
+        tracing::info!(trial = id, experiment = number, status, branch_moves = advances, "an experiment is recorded");
         let (description, evaluation) = (&judged.trial.proposal.description, &judged.evaluation);
         self.watcher.on(&RunEvent::Decided { number, description, evaluation, state: &self.state });
         self.show_workers();

@@ -233,6 +233,7 @@ impl Run {
             return;
         }
         let target = &mut self.state.targets[index];
+        tracing::info!(op = target.op, %reason, "a target is left");
         target.phase = Phase::Done(reason.clone());
         self.watcher.on(&RunEvent::TargetDone { target, reason });
     }
@@ -266,6 +267,7 @@ impl Run {
 
     /// Tells of trouble that the run survives, and keeps it for the report.
     fn trouble(&mut self, what: String) {
+        tracing::warn!(what, "trouble");
         self.watcher.on(&RunEvent::Trouble { what: &what });
         self.state.note(what);
     }
@@ -350,6 +352,8 @@ impl Run {
             Note::Trouble(what) => self.trouble(what),
             Note::Waits(what) => self.watcher.on(&RunEvent::Trouble { what: &what }),
             Note::Answer { trial, answer, took } => {
+                let said = answer.as_ref().map_or_else(ToString::to_string, |found| found.verdict.status().to_owned());
+                tracing::info!(trial, took_s = took.as_secs_f64(), said, "a judge answers");
                 self.state.busy_s += took.as_secs_f64() / self.pool.len().max(1) as f64;
                 self.flight.land(trial, answer);
             }

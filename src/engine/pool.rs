@@ -209,6 +209,8 @@ impl Lease {
     pub fn lost(mut self, why: &WorkerError) {
         let Some(mut client) = self.client.take() else { return };
         let (shared, at) = (self.shared.clone(), self.at);
+        let name = shared.lanes()[at].name.clone();
+        tracing::warn!(worker = name, %why, "a worker was lost");
         shared.put_back(at, None, Doing::Starting(why.to_string()), self.began.elapsed());
         tokio::spawn(async move {
             let mut last = String::new();
@@ -227,9 +229,13 @@ impl Lease {
                             break;
                         }
                     },
-                    Err(error) => last = error.to_string(),
+                    Err(error) => {
+                        last = error.to_string();
+                        tracing::warn!(worker = name, why = last, "a worker does not start again");
+                    }
                 }
             }
+            tracing::error!(worker = name, why = last, "a worker is left out");
             shared.put_back(at, None, Doing::Gone(last), Duration::ZERO);
         });
     }

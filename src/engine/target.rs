@@ -18,6 +18,7 @@ impl Run {
     /// Works on one target until a rule ends it or the whole run.
     pub(super) async fn work_on(&mut self, index: usize) -> Result<StopReason, RunError> {
         self.state.targets[index].phase = Phase::Active;
+        tracing::info!(op = self.state.targets[index].op, "a target begins");
         self.watcher.on(&RunEvent::Target { target: &self.state.targets[index], state: &self.state });
         let mut agent = (self.make_agent)(&self.seat(index))?;
         let memory = self.state.targets[index].memory.clone();

@@ -102,6 +102,14 @@ pub enum HistoryError {
         /// What is in its way.
         what: String,
     },
+    /// A file that is no bundle of a run.
+    #[error("{} is no run that can be gone on with: {what}; `warpsmith bundle RUN FILE` writes one", path.display())]
+    BadBundle {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A file cannot be read or written.
     #[error("cannot {doing} {path}: {source}", path = path.display())]
     Io {

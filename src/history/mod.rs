@@ -5,6 +5,7 @@
 
 mod apply;
 mod archive;
+mod bundle;
 mod error;
 mod failpoint;
 mod journal;
@@ -25,6 +26,7 @@ mod tree;
 
 pub use apply::{Applied, ApplyError, Winner};
 pub use archive::{Archive, Entries, Order};
+pub use bundle::unbundle;
 pub use error::HistoryError;
 pub use failpoint::{APPLY_STEPS as APPLY_FAILPOINTS, STEPS as FAILPOINTS};
 pub use journal::JournalEntry;

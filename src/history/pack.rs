@@ -84,13 +84,18 @@ fn write_pack(repository: &Repository, odb: &Odb<'_>, ids: Vec<Oid>, run: &str) 
         builder.insert_object(*id, None).map_err(&failed)?;
     }
     builder.write_buf(&mut buffer).map_err(&failed)?;
+    Ok(Kept { ids, ..install(repository, odb, &buffer, run)? })
+}
 
+/// Puts a pack into the repository, with a `.keep` of run `run`. What is in it is not told.
+pub fn install(repository: &Repository, odb: &Odb<'_>, packed: &[u8], run: &str) -> Result<Kept, HistoryError> {
+    let failed = HistoryError::git("write new objects");
     // Made apart and moved in with the index last: to git an index without its pack is rubbish to be removed.
     let aside = aside(repository);
     let _ = fs::remove_dir_all(&aside);
     fs::create_dir_all(&aside).map_err(HistoryError::io("write", &aside))?;
     let mut indexer = git2::Indexer::new(Some(odb), &aside, 0o444, false).map_err(&failed)?;
-    indexer.write_all(&buffer).map_err(HistoryError::io("write", &aside))?;
+    indexer.write_all(packed).map_err(HistoryError::io("write", &aside))?;
     let name = indexer.commit().map_err(&failed)?;
 
     let packs = repository.commondir().join("objects/pack");
@@ -107,7 +112,7 @@ fn write_pack(repository: &Repository, odb: &Odb<'_>, ids: Vec<Oid>, run: &str) 
     }
     sync_folder(&packs).map_err(HistoryError::io("write", &packs))?;
     let _ = fs::remove_dir_all(&aside);
-    Ok(Kept { keep: Some(keep), stem: Some(stem), ids })
+    Ok(Kept { keep: Some(keep), stem: Some(stem), ids: Vec::new() })
 }
 
 impl Kept {

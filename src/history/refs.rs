@@ -47,7 +47,10 @@ pub fn advance(
             Some(old) => repository.reference_matching(name, new, true, old, why),
             None => repository.reference(name, new, false, why),
         };
-        let Err(source) = moved else { return Ok(()) };
+        let Err(source) = moved else {
+            tracing::debug!(name, %new, took_s = start.elapsed().as_secs_f64(), "a ref moves");
+            return Ok(());
+        };
         // A ref that is truly elsewhere stays there: no need to try for long.
         let patience = match &found {
             Ok(found) if *found != old && source.code() != ErrorCode::Locked => 10 * PAUSE,

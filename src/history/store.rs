@@ -76,6 +76,7 @@ impl Store {
             let result = self.open().and_then(|repository| work(&repository));
             match result {
                 Err(error) if tried < TRIES && (error.may_pass() || opening_failed(&error)) => {
+                    tracing::debug!(%error, tried, "git is asked again");
                     std::thread::sleep(Duration::from_millis(1 << tried.min(7)));
                     tried += 1;
                 }

@@ -197,6 +197,7 @@ impl Client {
 
 async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, Greeting), WorkerError> {
     let start = |what: String| WorkerError::Start(what);
+    tracing::info!(program = %program.display(), arguments = arguments.join(" "), "start a worker");
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -214,6 +215,7 @@ async fn launch(program: &Path, arguments: &[String]) -> Result<(Process, Greeti
     let input = FramedWrite::new(input, codec());
     match receive(&mut output, HELLO).await {
         Ok(Reply::Hello { protocol: PROTOCOL, judge, device, limits }) => {
+            tracing::info!(process = child.id(), device = device.name, key = device.key, judge, "a worker greets");
             Ok((Process { child, input, output }, Greeting { device: *device, limits, judge }))
         }
         Ok(Reply::Hello { protocol, .. }) => {

@@ -145,7 +145,9 @@ fn a_model_over_http_has_its_good_kernel_kept_through_every_failure_and_replays_
     let transcript = format!(".warpsmith/{}/transcript.jsonl", place.only_run());
     let history = place.git(&["log", "--all", "-m", "-p", "--format=%B"]);
     assert!(history.contains("evaluation.json") && history.contains("Bad gateway for [key]"), "{history}");
-    let everything = [asked.concat(), place.read(&transcript), place.read("results.tsv"), history, out].concat();
+    let log = place.read(&format!(".warpsmith/{}/warpsmith.log", place.only_run()));
+    assert!(log.contains("a language model answers") && !log.contains("PASSES"), "{log}");
+    let everything = [asked.concat(), log, place.read(&transcript), place.read("results.tsv"), history, out].concat();
     assert!(!everything.contains(KEY));
     check(&place);
 

@@ -7,6 +7,7 @@ mod common;
 mod agents;
 mod apply;
 mod bench;
+mod bundles;
 mod consistency;
 mod crashes;
 mod diagnose;

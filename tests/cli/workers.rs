@@ -135,6 +135,10 @@ fn workers_that_are_killed_cost_the_run_nothing_but_time() {
     assert!(killed > 2, "{}", session.output());
     assert!(session.output().contains("is judged again: the worker died"), "{}", session.output());
     is_complete(&place, 24);
+    let log = place.read(&format!(".warpsmith/{}/warpsmith.log", place.only_run()));
+    assert!(log.contains("start a worker") && log.contains("a worker was lost"), "{log}");
+    assert!(log.contains("an experiment is recorded") && !log.contains("PASSES"), "{log}");
+    assert!(session.output().contains("what happened in detail"), "{}", session.output());
     assert!(decided(&place).0.iter().all(|(_, decision)| decision != "crash"), "{:?}", decided(&place));
 }
 

@@ -77,6 +77,7 @@ impl Task<'_> {
             command.env("WARPSMITH", own);
         }
         let child = command.spawn().map_err(|error| format!("{program} cannot be started: {error}"))?;
+        tracing::info!(program, process = child.id(), "the agent's program starts");
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
         let mut group = Group { child, id };
         let child = &mut group.child;

@@ -104,6 +104,8 @@ impl Session {
             elapsed += wall;
             let bill = self.charge(subject, bytes, &answer, wall);
             let outcome = answer.outcome.and_then(|reply| reply.check().map(|()| reply));
+            let (tokens, failed) = (bill.tokens(), outcome.is_err());
+            tracing::info!(model, ticket, took_s = wall.as_secs_f64(), tokens, failed, "a language model answers");
             let text = match &outcome {
                 Ok(reply) => reply.text.clone(),
                 Err(failure) => failure.sentence(&self.settings.host(), model),
