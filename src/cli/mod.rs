@@ -59,7 +59,7 @@ use clap::{Parser, Subcommand};
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say on standard error what happens to workers, requests and git; twice for more
+    /// Say on standard error what happens behind the scenes; twice for more
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
 }
