@@ -164,7 +164,7 @@ pub struct Special {
     /// How many in a row, at random places; `None` replaces all of it.
     #[serde(default)]
     pub count: Option<u64>,
-    /// Only each `every`-th row (from row 0).
+    /// Only each `every`-th row, from a row on that is drawn.
     #[serde(default = "one")]
     pub every: u64,
 }

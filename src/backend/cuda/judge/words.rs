@@ -123,13 +123,13 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         .u32(rows)
         .u32(number(plan.stored))
         .u32(plan.specials.len() as u32);
-    for special in &plan.specials {
+    for (special, first) in plan.specials.iter().zip(&plan.first) {
         words = words
             .f64(special.value)
             .u64(special.value as i64 as u64)
-            .many([special.count.unwrap_or(u64::MAX), special.every]);
+            .many([special.count.unwrap_or(u64::MAX), special.every, *first]);
     }
-    Some(words.padded(10 * 8 + 4 * 4 + SPECIALS * 32))
+    Some(words.padded(10 * 8 + 4 * 4 + SPECIALS * 40))
 }
 
 #[cfg(test)]

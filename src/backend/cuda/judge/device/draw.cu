@@ -11,6 +11,7 @@ struct Special {
     i64 integer; // the same for integer tensors
     u64 count;   // all ones: the whole row
     u64 every;
+    u64 first;   // the first row that it is in
 };
 
 struct Draw {
@@ -34,7 +35,7 @@ __device__ __forceinline__ double row_factor(const Draw &d, u64 row) {
 __device__ __forceinline__ int special_at(const Draw &d, u64 row, u64 column) {
     for (int n = (int)d.specials - 1; n >= 0; n--) {
         const Special &s = d.special[n];
-        if (row % s.every != 0) continue;
+        if (row % s.every != s.first) continue;
         if (s.count == ~0ull) return n;
         for (u64 turn = 0; turn < s.count; turn++)
             if (below(d.places, row << 20 ^ (u64)n << 56 ^ turn, d.columns) == column) return n;
