@@ -12,6 +12,9 @@ const CHUNK: usize = 1 << 16;
 /// Values computed before they are written, so that conversion runs in a loop of its own.
 const BLOCK: usize = 1024;
 
+/// Values of [`Distribution::Steps`].
+const STEPS: u64 = 8;
+
 /// How a tensor's values come about, with every expression resolved: whoever follows it, on a processor or a GPU, gets the
 /// same bits.
 ///
@@ -111,9 +114,11 @@ impl DrawPlan {
         };
         let elements = op.elements(tensor, shape)?;
         let columns = op.dimensions(tensor, shape)?.last().copied().unwrap_or(1).max(1);
-        // Which rows a special is in is drawn, so that no row tells what is in the others; in one of them it always is.
+        // Which rows a special is in is drawn, so that no row tells what is in the others; in one of them it always is. Those that
+        // come equally often come together: one score among masked ones.
         let firsts = Stream::new(seed, &format!("{}/first", tensor.name));
-        let first = |(special, number): (&Special, u64)| firsts.below(number, special.every.min((elements / columns) as u64).max(1));
+        let rows = (elements / columns) as u64;
+        let first = |special: &Special| firsts.below(special.every, special.every.min(rows).max(1));
         Ok(Self {
             elements,
             stored: tensor.dtype.stored(dtype),
@@ -123,7 +128,7 @@ impl DrawPlan {
             shift: value("shift", &draw.shift, 0.0)?,
             row_scale: draw.rows,
             specials: draw.specials.clone(),
-            first: draw.specials.iter().zip(0..).map(first).collect(),
+            first: draw.specials.iter().map(first).collect(),
             values: Stream::new(seed, &tensor.name),
             rows: Stream::new(seed, &format!("{}/rows", tensor.name)),
             places: Stream::new(seed, &format!("{}/places", tensor.name)),
@@ -178,6 +183,9 @@ impl DrawPlan {
                 for (v, j) in values.iter_mut().zip(column..) {
                     *v = (if j % 2 == 0 { factor } else { -factor } + shift) as f32;
                 }
+            }
+            Distribution::Steps => {
+                indexed.for_each(|(v, i)| *v = (stream.below(i, STEPS) as f64 * factor + shift) as f32);
             }
             Distribution::Index => {
                 indexed.for_each(|(v, i)| *v = (stream.below(i, self.scale as u64) as f64 + shift) as f32);
@@ -376,6 +384,19 @@ mod tests {
             let values = floats(&drawn(rows, 5, &Draw { specials, ..plain(Distribution::Constant) }, Dtype::F32, seed));
             assert_eq!(values.iter().filter(|v| **v == 7.0).count(), 5, "{rows} rows, {seed}");
         }
+    }
+
+    #[test]
+    fn steps_are_multiples_of_the_scale_and_all_of_them_occur() {
+        let how = Draw {
+            scale: Some("0.5".parse().unwrap()),
+            shift: Some("-1".parse().unwrap()),
+            ..plain(Distribution::Steps)
+        };
+        let mut values = floats(&drawn(20, 40, &how, Dtype::F32, 6));
+        values.sort_by(f32::total_cmp);
+        values.dedup();
+        assert_eq!(values, [-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
     }
 
     #[test]

@@ -138,6 +138,8 @@ pub enum Distribution {
     Constant,
     /// +1, -1, +1, … along the last dimension.
     Alternating,
+    /// One of 0, 1, … 7 at random: values some steps apart.
+    Steps,
     /// Integers in `0..scale` (index tensors).
     Index,
 }
@@ -301,6 +303,9 @@ pub struct Adversarial {
     /// Only for these dtypes (all where empty).
     #[serde(default)]
     pub dtypes: Vec<Dtype>,
+    /// At which shapes and flags the result is defined, where that is not all of them.
+    #[serde(default)]
+    pub requires: Option<Expr>,
     /// Where only a few terms of each sum are not zero, whatever its length: the bounds that hold then.
     #[serde(default)]
     pub few_terms: Option<FewTerms>,

@@ -1,7 +1,7 @@
 // Drawing a tensor: the same bits as `op::DrawPlan` gives on a processor. Operations on doubles are rounded one by one, so
 // nothing is contracted.
 
-enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4 };
+enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5 };
 enum { ROWS_ALIKE = 0, ROWS_MILD = 1, ROWS_WIDE = 2 };
 #define SPECIALS 16
 #define SUM4_SIGMA 37837.2272205
@@ -53,6 +53,7 @@ __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column
         return __double2float_rn(__dadd_rn(__dmul_rn((double)sum, __ddiv_rn(factor, SUM4_SIGMA)), d.shift));
     }
     case UNIFORM: return __double2float_rn(__dadd_rn(__dmul_rn(uniform(d.values, i), factor), d.shift));
+    case STEPS: return __double2float_rn(__dadd_rn(__dmul_rn((double)below(d.values, i, 8), factor), d.shift));
     case CONSTANT: return __double2float_rn(__dadd_rn(factor, d.shift));
     case ALTERNATING: return __double2float_rn(__dadd_rn(column % 2 == 0 ? factor : -factor, d.shift));
     default: return __double2float_rn(__dadd_rn((double)below(d.values, i, d.bound), d.shift));
