@@ -15,7 +15,7 @@ use crate::rng::Stream;
 
 use super::Failure;
 use super::bench::Bench;
-use super::cases::{LEEWAY, can_be_drawn, is_size};
+use super::cases::{LEEWAY, can_be_drawn};
 use super::check::describe;
 use super::session::Side;
 use super::spots::Spots;
@@ -136,22 +136,18 @@ impl<B: Backend> Rig<B> {
     }
 }
 
-/// Every case at the shape of `timed` that is not ordinary: hostile inputs, mixed in or throughout, and other arguments.
+/// Every case at the shape and with the flags of `timed` that is not ordinary: hostile inputs, mixed in or throughout, other
+/// arguments, and both at once.
 fn unusual(op: &Operation, timed: &Case) -> Result<Vec<Case>, OpError> {
     let mut all = Vec::new();
     let fits = |dtypes: &[Dtype]| dtypes.is_empty() || dtypes.contains(&timed.dtype);
+    let others = if Defence::OtherArguments.stands() { op.other_settings() } else { 0 };
     for hostile in op.hostile_inputs().filter(|hostile| fits(&hostile.dtypes)) {
-        // Where flags differ (masked or not), it was made for another way through the operation.
-        let made_for = op.complete(&hostile.shape)?;
-        if made_for.0.iter().any(|(symbol, value)| !is_size(op, symbol) && timed.shape.get(symbol) != Some(*value)) {
-            continue;
-        }
         let case = Case { input: Some(hostile.name.clone()), ..timed.clone() };
-        if can_be_drawn(op, &case)? {
-            all.push(case);
+        if op.is_defined(hostile, &timed.shape)? && can_be_drawn(op, &case)? {
+            all.extend((0..=others).map(|setting| Case { setting, ..case.clone() }));
         }
     }
-    let others = op.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0) as u32;
     all.extend((1..=others).map(|setting| Case { setting, ..timed.clone() }));
     Ok(all)
 }

@@ -199,7 +199,7 @@ fn answer<B: Backend>(
     let (op, case, limits) = (bench.op(), &question.case, bench.backend.case_limits());
     let (image, scratch) = trial.build.image(&case.shape, case.dtype)?;
     trial.arena.reset();
-    let mut memory = CaseMemory::place(&mut trial.arena, op, case, scratch, 1)?;
+    let mut memory = CaseMemory::place(&mut trial.arena, op, case, scratch, 1)?.with_sums(question.sums);
     memory.draw(&mut trial.arena, 0, seed).map_err(JudgeError::from)?;
     let limit = bench.launch_limit(case).map_err(JudgeError::from)?;
     let whole = whole(op, case, &limits).map_err(JudgeError::from)?;

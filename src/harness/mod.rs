@@ -13,6 +13,8 @@ mod examination;
 mod fresh;
 mod judge;
 mod questions;
+#[cfg(test)]
+mod questions_tests;
 mod screen;
 mod self_test;
 mod session;
