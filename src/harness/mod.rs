@@ -28,6 +28,7 @@ mod task;
 mod timed_shape;
 mod timing;
 mod topic;
+mod turns;
 mod undisturbed;
 mod unslowed;
 mod watched;
