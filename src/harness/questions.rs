@@ -121,16 +121,18 @@ impl Plan<'_> {
     fn at_timed_sizes(&self) -> Result<Vec<Question>, OpError> {
         let topic = Topic::TimedSizes;
         let stream = Stream::new(self.seed, "manners at the timed sizes");
-        let mut all: [Vec<Question>; 5] = Default::default();
+        let mut all: [Vec<Question>; 6] = Default::default();
         let mut number = 0;
         for wanted in self.target {
             for (place, hostile) in self.op.hostile_inputs().enumerate() {
                 let first = usize::from(place >= self.op.adversarial.len());
-                for turn in [first, 3, 4] {
+                for turn in [first, 3, 4, 5] {
                     number += 1;
                     let pick = |what: u64, count: usize| stream.below(number << 8 | what, count as u64) as usize;
                     let (shape, setting) = self.manner(&wanted.shape, hostile, pick)?;
-                    all[turn].extend(self.hostile(topic, &shape, wanted.dtype, hostile, setting)?);
+                    // At last in types that are not timed: they may have ways of their own.
+                    let dtype = if turn < 4 { wanted.dtype } else { Dtype::ALL[pick(66, 3)] };
+                    all[turn].extend(self.hostile(topic, &shape, dtype, hostile, setting)?);
                 }
                 let shape = with_flags_of(self.op, &wanted.shape, &self.op.complete(&hostile.shape)?);
                 all[2].extend(self.hostile(topic, &shape, wanted.dtype, hostile, 0)?);
@@ -183,7 +185,9 @@ impl Plan<'_> {
                 Topic::SweepSizes => self.op.complete(&self.op.sweep[pick(2, self.op.sweep.len())])?,
                 _ => self.grown(&wanted.shape, |what, count| pick(8 + what, count)),
             };
-            let dtype = if topic == Topic::LongerSizes { wanted.dtype } else { Dtype::ALL[pick(3, 3)] };
+            // Mostly in the timed type: others may have ways of their own at sizes that they are not timed at.
+            let timed = topic == Topic::LongerSizes && pick(7, 3) > 0;
+            let dtype = if timed { wanted.dtype } else { Dtype::ALL[pick(3, 3)] };
             if self.op.complete(&shape).is_err() || !self.fits(&shape, dtype)? {
                 continue;
             }
