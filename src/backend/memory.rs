@@ -50,6 +50,8 @@ pub struct CaseMemory {
     floats: Vec<f32>,
     scratch: Vec<ScratchBuffer>,
     copies: Vec<Set>,
+    /// How many times what sums in single precision may lose they may lose here.
+    sums: f64,
 }
 
 #[derive(Debug, Clone)]
@@ -129,6 +131,7 @@ impl CaseMemory {
             case: case.clone(),
             scratch: scratch.to_vec(),
             copies: sets,
+            sums: 1.0,
         })
     }
 
@@ -139,6 +142,19 @@ impl CaseMemory {
     pub fn with_case(&self, case: &Case) -> Result<Self, OpError> {
         debug_assert!(case.shape == self.case.shape && case.dtype == self.case.dtype, "the tensors are the same");
         Ok(Self { floats: self.op.scalars_of(case)?, case: case.clone(), ..self.clone() })
+    }
+
+    /// The same tensors where sums in single precision may lose `times` as much as their bounds allow, which were measured at other
+    /// lengths.
+    #[must_use]
+    pub fn with_sums(self, times: f64) -> Self {
+        Self { sums: times, ..self }
+    }
+
+    /// How many times their bounds what sums in single precision lose may be.
+    #[must_use]
+    pub const fn sums(&self) -> f64 {
+        self.sums
     }
 
     /// The case these are the tensors of.

@@ -47,6 +47,7 @@ fn plan(tensor: &Tensor, dtype: Dtype, seed: u64, (dist, scale, shift): (Distrib
         shift,
         row_scale: RowScale::None,
         specials: Vec::new(),
+        first: Vec::new(),
         values,
         rows: values,
         places: values,

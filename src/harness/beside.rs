@@ -15,7 +15,7 @@ use crate::rng::Stream;
 
 use super::Failure;
 use super::bench::Bench;
-use super::cases::{LEEWAY, can_be_drawn, is_size};
+use super::cases::{LEEWAY, can_be_drawn};
 use super::check::describe;
 use super::session::Side;
 use super::spots::Spots;
@@ -52,10 +52,10 @@ impl<B: Backend> Rig<B> {
         let Some(case) = all.get(pick(1, all.len().max(1))) else { return Ok(()) };
         let memory = shape.memory.with_case(case).map_err(JudgeError::from)?;
         // Never in the very next sample, where its inputs would be warm, unless there is no other.
-        let (batch, copies) = (shape.batch, shape.copies);
-        let ahead = (batch * (1 + pick(2, AHEAD)) + pick(3, batch)).min(copies - 1);
-        let copy = (shape.next + ahead) % copies;
-        if shape.hostile.iter().any(|(hostile, _)| *hostile == copy) {
+        let batch = shape.batch;
+        let ahead = (batch * (1 + pick(2, AHEAD)) + pick(3, batch)).min(shape.turns.distinct() - 1);
+        let copy = shape.turns.ahead(ahead);
+        if shape.is_hostile(copy) {
             return Ok(());
         }
         let seed = stream.bits(self.asked << 4 | 4);
@@ -69,7 +69,7 @@ impl<B: Backend> Rig<B> {
         let batch = self.shapes[index].batch;
         self.sample(bench, pair, index, (Side::Candidate, batch), Take::Nothing)?;
         let shape = &mut self.shapes[index];
-        let used: Vec<usize> = shape.used(batch).collect();
+        let used = shape.used(batch);
         // A sample that had to be repeated in a fresh process is without any.
         let asked: Vec<_> = shape.hostile.iter().filter(|(copy, _)| used.contains(copy)).cloned().collect();
         for (copy, memory) in asked {
@@ -98,7 +98,7 @@ impl<B: Backend> Rig<B> {
         let launches = 1 + stream.below(self.asked << 1 | 1, most) as usize;
         self.sample(bench, pair, index, (Side::Candidate, launches), Take::Nothing)?;
         let shape = &self.shapes[index];
-        let used: Vec<usize> = shape.used(launches).collect();
+        let used = shape.used(launches);
         let others = shape.spots.iter().enumerate().filter(|(copy, _)| !used.contains(copy));
         let others: Vec<&Spots> = others.filter_map(|(_, spots)| spots.as_ref()).collect();
         if Spots::written(&others, &mut self.arena) {
@@ -106,6 +106,7 @@ impl<B: Backend> Rig<B> {
             let why = format!("{label}: a launch wrote the output of another one, which had not begun");
             return Err(Failure::reject(Stage::Confirmation, why));
         }
+        self.look(bench, index, launches)?;
         self.refresh(index, launches)
     }
 
@@ -136,22 +137,18 @@ impl<B: Backend> Rig<B> {
     }
 }
 
-/// Every case at the shape of `timed` that is not ordinary: hostile inputs, mixed in or throughout, and other arguments.
+/// Every case at the shape and with the flags of `timed` that is not ordinary: hostile inputs, mixed in or throughout, other
+/// arguments, and both at once.
 fn unusual(op: &Operation, timed: &Case) -> Result<Vec<Case>, OpError> {
     let mut all = Vec::new();
     let fits = |dtypes: &[Dtype]| dtypes.is_empty() || dtypes.contains(&timed.dtype);
+    let others = if Defence::OtherArguments.stands() { op.other_settings() } else { 0 };
     for hostile in op.hostile_inputs().filter(|hostile| fits(&hostile.dtypes)) {
-        // Where flags differ (masked or not), it was made for another way through the operation.
-        let made_for = op.complete(&hostile.shape)?;
-        if made_for.0.iter().any(|(symbol, value)| !is_size(op, symbol) && timed.shape.get(symbol) != Some(*value)) {
-            continue;
-        }
         let case = Case { input: Some(hostile.name.clone()), ..timed.clone() };
-        if can_be_drawn(op, &case)? {
-            all.push(case);
+        if op.is_defined(hostile, &timed.shape)? && can_be_drawn(op, &case)? {
+            all.extend((0..=others).map(|setting| Case { setting, ..case.clone() }));
         }
     }
-    let others = op.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0) as u32;
     all.extend((1..=others).map(|setting| Case { setting, ..timed.clone() }));
     Ok(all)
 }

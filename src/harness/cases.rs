@@ -94,16 +94,13 @@ impl Plan<'_> {
         let (macs, elements) = (macs / share, elements / share);
         let wanted = op.complete(&wanted.shape)?;
         for hostile in op.adversarial.iter().filter(|it| it.dtypes.is_empty() || it.dtypes.contains(&dtype)) {
-            let made_for = op.complete(&hostile.shape)?;
-            let mut shape = wanted.clone();
-            for (symbol, value) in &made_for.0 {
-                if !is_size(op, symbol) {
-                    shape = shape.with(symbol, *value);
-                }
-            }
+            let shape = with_flags_of(op, &wanted, &op.complete(&hostile.shape)?);
             for kept in &op.shrink {
                 // Not every operation makes sense in every mixture.
                 let Ok((shape, shrunk)) = op.shrink_others(&shape, Some(kept), macs, elements) else { continue };
+                if !op.is_defined(hostile, &shape)? {
+                    continue;
+                }
                 let case = Case { shape, dtype, input: Some(hostile.name.clone()), setting: 0 };
                 if can_be_drawn(op, &case)? {
                     let leeway = if hostile.few_terms.is_some() { 1.0 } else { LEEWAY };
@@ -116,11 +113,11 @@ impl Plan<'_> {
 
     /// Floating-point arguments are drawn where inputs are ordinary; smallest cases have the operation's own.
     fn setting(&self, stage: Stage, input: Option<&str>) -> u32 {
-        let others = self.op.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0);
+        let others = self.op.other_settings();
         if input.is_some() || stage == Stage::Smoke || !Defence::OtherArguments.stands() {
             return 0;
         }
-        Stream::new(self.seed, "setting").below(self.cases.len() as u64, others as u64 + 1) as u32
+        Stream::new(self.seed, "setting").below(self.cases.len() as u64, u64::from(others) + 1) as u32
     }
 
     fn add_shrunk(
@@ -145,6 +142,17 @@ impl Plan<'_> {
 /// Whether a symbol is a size of some tensor.
 pub(super) fn is_size(op: &Operation, symbol: &str) -> bool {
     op.tensors.iter().flat_map(|tensor| &tensor.shape).any(|dimension| dimension.names().contains(&symbol))
+}
+
+/// The symbols that are zero or one by their drawn values, whether a tensor's shape names them or not.
+pub(super) fn flags(op: &Operation) -> impl Iterator<Item = &str> {
+    op.random.iter().filter(|(_, bounds)| **bounds == (0, 1)).map(|(symbol, _)| symbol.as_str())
+}
+
+/// A shape with the flags, and all else that is no size, of another one.
+pub(super) fn with_flags_of(op: &Operation, shape: &Shape, other: &Shape) -> Shape {
+    let flags = other.0.iter().filter(|(symbol, _)| !is_size(op, symbol));
+    flags.fold(shape.clone(), |shape, (symbol, value)| shape.with(symbol, *value))
 }
 
 /// Whether a case's inputs exist at its shape: an index needs something to choose from.

@@ -29,6 +29,10 @@ const ROWS: u64 = 24;
 /// Time that a case of the full limits takes, in seconds, and one of their elements alone: the upper end of what was seen.
 const CASE_S: f64 = 0.7;
 
+/// A kernel's launches may prolong its examination by so many times its budget: what is slow at other sizes than the timed ones would
+/// else be asked little.
+const PROLONGED: u32 = 2;
+
 /// An examination that is shorter has no time for a sanitizer, which compiles or starts anew.
 const FOR_INSTRUMENTS: Duration = Duration::from_secs(3);
 
@@ -122,8 +126,10 @@ fn ask_all<B: Backend>(
     // Where its own plan says no (its domain, too large a grid, too much scratch) a kernel is not asked: nothing wrong comes of it.
     let served = |question: &Question| is_served(bench, kernel, &question.case);
     let all: Vec<Question> = all.into_iter().filter(served).collect();
+    let began = Instant::now();
+    let (most, mut launched) = (PROLONGED * end.saturating_duration_since(began), Duration::ZERO);
     for (number, batch) in all.chunks(BATCH).enumerate() {
-        if Instant::now() >= end {
+        if Instant::now() >= end + launched.min(most) {
             break;
         }
         let shapes: BTreeSet<(Shape, Dtype)> =
@@ -131,13 +137,13 @@ fn ask_all<B: Backend>(
         let build = bench.build(kernel.clone(), &shapes)?;
         for (place, question) in batch.iter().enumerate() {
             bench.check_cancelled()?;
-            let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
+            let left = (end + launched.min(most)).saturating_duration_since(Instant::now()).as_secs_f64();
             if estimate(op, question, &limits).map_err(JudgeError::from)? > left {
                 continue;
             }
             bench.at(Stage::Examination, format!("{}: {}", question.topic.name(), describe(op, &question.case)));
             let seed = Stream::new(seed, "question").bits((number * BATCH + place) as u64);
-            ask(bench, &build, question, seed)?;
+            launched += ask(bench, &build, question, seed)?;
             *found.asked.entry(question.topic.name().to_owned()).or_default() += 1;
         }
     }
@@ -165,8 +171,13 @@ fn estimate(op: &Operation, question: &Question, limits: &CaseLimits) -> Result<
     Ok(CASE_S * (macs + elements * f64::from(question.launches).sqrt()))
 }
 
-/// Puts one question.
-fn ask<B: Backend>(bench: &Bench<'_, B>, build: &Build<B>, question: &Question, seed: u64) -> Result<(), Failure> {
+/// Puts one question, and tells how long the kernel's launches took.
+fn ask<B: Backend>(
+    bench: &Bench<'_, B>,
+    build: &Build<B>,
+    question: &Question,
+    seed: u64,
+) -> Result<Duration, Failure> {
     let (op, case) = (bench.op(), &question.case);
     let (_, scratch) = build.image(&case.shape, case.dtype)?;
     let sizes = CaseMemory::footprint::<B::Arena>(op, case, scratch, 1, question.placing).map_err(JudgeError::from)?;
@@ -175,16 +186,17 @@ fn ask<B: Backend>(bench: &Bench<'_, B>, build: &Build<B>, question: &Question, 
     let conditions = question.conditions;
     let mut trial = Trial { bench, build, arena, conditions, cases: &mut cases, occupancy: Vec::new() };
     let mut host = trial.host()?;
+    let mut launched = Duration::ZERO;
     let wrong = undisturbed(|again| {
         if again {
             host = trial.host()?;
         }
-        answer(&mut trial, &mut host, question, seed)
+        answer(&mut trial, &mut host, question, (seed, &mut launched))
     })?;
     let label = format!("{} ({})", describe(op, case), question.topic.name());
     match wrong.map_err(|fault| Failure::fault(fault, Stage::Examination, &label))? {
         Some(why) => Err(Failure::reject(Stage::Examination, format!("{label}: {why}"))),
-        None => Ok(()),
+        None => Ok(launched),
     }
 }
 
@@ -193,13 +205,13 @@ fn answer<B: Backend>(
     trial: &mut Trial<'_, B>,
     host: &mut B::Host,
     question: &Question,
-    seed: u64,
+    (seed, launched): (u64, &mut Duration),
 ) -> Result<Result<Option<String>, crate::backend::Fault>, Failure> {
     let bench = trial.bench;
     let (op, case, limits) = (bench.op(), &question.case, bench.backend.case_limits());
     let (image, scratch) = trial.build.image(&case.shape, case.dtype)?;
     trial.arena.reset();
-    let mut memory = CaseMemory::place(&mut trial.arena, op, case, scratch, 1)?;
+    let mut memory = CaseMemory::place(&mut trial.arena, op, case, scratch, 1)?.with_sums(question.sums);
     memory.draw(&mut trial.arena, 0, seed).map_err(JudgeError::from)?;
     let limit = bench.launch_limit(case).map_err(JudgeError::from)?;
     let whole = whole(op, case, &limits).map_err(JudgeError::from)?;
@@ -207,8 +219,9 @@ fn answer<B: Backend>(
     for launch in 0..question.launches {
         bench.check_cancelled()?;
         memory.poison(&mut trial.arena, 0, seed.wrapping_add(u64::from(launch)));
-        if let Err(fault) = host.launch(&memory.call(image, 0), limit) {
-            return Ok(Err(fault));
+        match host.launch(&memory.call(image, 0), limit) {
+            Ok(took) => *launched += took,
+            Err(fault) => return Ok(Err(fault)),
         }
         let outputs = host.take(&memory, &mut trial.arena, 0);
         if let Err(fault) = host.idle_check() {

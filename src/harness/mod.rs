@@ -13,6 +13,8 @@ mod examination;
 mod fresh;
 mod judge;
 mod questions;
+#[cfg(test)]
+mod questions_tests;
 mod screen;
 mod self_test;
 mod session;
@@ -26,6 +28,7 @@ mod task;
 mod timed_shape;
 mod timing;
 mod topic;
+mod turns;
 mod undisturbed;
 mod unslowed;
 mod watched;

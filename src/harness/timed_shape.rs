@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::{Backend, Call, CaseMemory, ScratchBuffer};
+use crate::backend::{Backend, Call, CaseMemory, Exchange, ScratchBuffer};
 use crate::op::{Case, TargetShape};
 use crate::rng::Stream;
 
@@ -10,6 +10,7 @@ use super::build::Build;
 use super::session::Side;
 use super::spots::Spots;
 use super::task::JudgeError;
+use super::turns::Turns;
 
 /// One timed shape with its rotated buffers.
 pub(super) struct TimedShape {
@@ -18,8 +19,8 @@ pub(super) struct TimedShape {
     /// Scratch buffers of the incumbent, before those of the candidate.
     pub(super) split: usize,
     pub(super) copies: usize,
-    /// The copy of the next launch.
-    pub(super) next: usize,
+    /// Which of them comes when.
+    pub(super) turns: Turns,
     /// Launches of a sample.
     pub(super) batch: usize,
     /// Of one launch.
@@ -62,25 +63,36 @@ impl TimedShape {
     }
 
     /// The copies of the latest `batch` launches, the last one first.
-    pub(super) fn used(&self, batch: usize) -> impl Iterator<Item = usize> + use<> {
-        let (next, copies) = (self.next, self.copies);
-        (1..=batch).map(move |back| (next + copies * batch - back) % copies)
+    pub(super) fn used(&self, batch: usize) -> Vec<usize> {
+        self.turns.latest(batch)
     }
 
     /// Whether a copy with other inputs is among those of the next sample.
     pub(super) fn hostile_is_next(&self) -> bool {
-        let ahead = |copy: usize| (copy + self.copies - self.next) % self.copies;
-        self.hostile.iter().any(|(copy, _)| ahead(*copy) < self.batch)
+        (0..self.batch).any(|ahead| self.is_hostile(self.turns.ahead(ahead)))
     }
 
-    /// Which copies of a sample that starts at `first` are checked: the last, and one that nobody can foresee (JUDGE, row 6).
-    pub(super) fn checked(&self, seed: u64, round: u64, first: usize, batch: usize) -> Vec<usize> {
-        let copy = |launch: usize| (first + launch) % self.copies;
-        let mut checked = vec![copy(batch - 1)];
-        if batch > 1 {
-            let another = Stream::new(seed, "another").below(round << 8 ^ first as u64, batch as u64 - 1);
-            checked.push(copy(another as usize));
-        }
-        checked
+    /// Whether a copy has other inputs than the ordinary ones.
+    pub(super) fn is_hostile(&self, copy: usize) -> bool {
+        self.hostile.iter().any(|(hostile, _)| *hostile == copy)
+    }
+
+    /// One change to the inputs of as many copies as were just used, which wait for their turns: what a kernel had worked out for them
+    /// is no longer right, and nothing short of reading all of them tells.
+    pub(super) fn stirred(&self, seed: u64) -> Vec<Exchange> {
+        let stream = Stream::new(seed, "waiting copies");
+        let change = |number: u64| {
+            let copy = self.turns.ahead(stream.below(2 * number, self.copies as u64) as usize);
+            let ordinary = !self.is_hostile(copy);
+            ordinary.then(|| self.memory.stir(copy, stream.bits(2 * number + 1))).flatten()
+        };
+        (0..self.batch as u64).filter_map(change).collect()
+    }
+
+    /// Which copies of a sample are checked: the last, and one that nobody can foresee (JUDGE, row 6).
+    pub(super) fn checked(seed: u64, round: u64, sample: &[usize]) -> Vec<usize> {
+        let Some((last, others)) = sample.split_last() else { return Vec::new() };
+        let another = Stream::new(seed, "another").below(round << 8 ^ *last as u64, others.len().max(1) as u64);
+        std::iter::once(last).chain(others.get(another as usize)).copied().collect()
     }
 }

@@ -17,6 +17,7 @@ use super::session::{Block, Round, Side, order};
 use super::spots::Spots;
 use super::task::JudgeError;
 use super::timed_shape::{TimedShape, both_scratch, timed_case};
+use super::turns::Turns;
 use super::undisturbed::undisturbed;
 use super::unslowed::{PAUSES, unslowed};
 
@@ -121,7 +122,7 @@ impl<B: Backend> Rig<B> {
         builds: [&Build<B>; 2],
         seed: u64,
     ) -> Result<Self, Failure> {
-        let op = bench.op();
+        let (op, renews) = (bench.op(), bench.backend.hosts_are_processes());
         let most = bench.backend.case_limits().timed_bytes / target.len() as u64;
         let mut wanted = Vec::new();
         let (mut inputs, mut outputs) = (0, 0);
@@ -155,14 +156,13 @@ impl<B: Backend> Rig<B> {
                 memory,
                 split,
                 copies,
-                next: 0,
+                turns: Turns::new(copies, seed, renews),
                 batch: 1,
                 limit,
                 spots,
                 hostile: Vec::new(),
             });
         }
-        let renews = bench.backend.hosts_are_processes();
         Ok(Self {
             arena,
             shapes,
@@ -377,16 +377,15 @@ impl<B: Backend> Rig<B> {
     ) -> Result<Result<Sample<B>, Fault>, Failure> {
         let shape = &mut self.shapes[index];
         let (image, _) = runner.build.image(&shape.case.shape, shape.case.dtype)?;
-        let first = shape.next;
-        let calls: Vec<Call> = (0..batch).map(|i| shape.call(side, image, (first + i) % shape.copies)).collect();
-        shape.next = (first + batch) % shape.copies;
+        let copies = shape.turns.take(batch);
+        let calls: Vec<Call> = copies.iter().map(|copy| shape.call(side, image, *copy)).collect();
         let took = match runner.host.run(&calls, shape.limit * batch as u32) {
             Ok(took) => took,
             Err(fault) => return Ok(Err(fault)),
         };
         let checked = match take {
             Take::Nothing => Vec::new(),
-            Take::Outputs => shape.checked(self.seed, self.rounds, first, batch),
+            Take::Outputs => TimedShape::checked(self.seed, self.rounds, &copies),
         };
         let taken = checked.into_iter().map(|copy| (copy, runner.host.take(&shape.memory, &mut self.arena, copy)));
         let taken = taken.collect();
@@ -412,13 +411,13 @@ impl<B: Backend> Rig<B> {
     /// Looks at what the latest sample of the candidate wrote, in places that nobody can foresee: of every launch whether it
     /// wrote there at all, of some whether that is what the oracle has. Every sample is looked at in the same way, because a
     /// launch that does less would slip through the few that are compared in full.
-    fn look(&mut self, bench: &Bench<'_, B>, index: usize, batch: usize) -> Result<(), Failure> {
+    pub(super) fn look(&mut self, bench: &Bench<'_, B>, index: usize, batch: usize) -> Result<(), Failure> {
         let shape = &self.shapes[index];
         let op = bench.op();
         let wrong = |what: String| {
             Failure::reject(Stage::Timing, format!("a timed output is wrong: {}: {what}", describe(op, &shape.case)))
         };
-        let used: Vec<usize> = shape.used(batch).collect();
+        let used = shape.used(batch);
         let spots: Vec<&Spots> = used.iter().filter_map(|copy| shape.spots[*copy].as_ref()).collect();
         if Defence::Poison.stands() && Spots::untouched(&spots, &mut self.arena) {
             return Err(wrong("a part of it was not written".into()));
@@ -451,7 +450,7 @@ impl<B: Backend> Rig<B> {
         let shape = &mut self.shapes[index];
         let [poison, inputs, places, stirred] =
             ["refresh", "renew", "spots", "stir"].map(|name| Stream::new(self.seed, name));
-        let copies: Vec<usize> = shape.used(batch).collect();
+        let copies = shape.used(batch);
         let seeds: Vec<(usize, u64)> =
             copies.iter().map(|copy| (*copy, poison.bits(self.rounds << 8 | *copy as u64))).collect();
         shape.memory.poison_all(&mut self.arena, &seeds);
@@ -470,6 +469,9 @@ impl<B: Backend> Rig<B> {
             } else if stirred.bits(2 * self.renewals) >> 63 == 0 {
                 changes.extend(shape.memory.stir(copy, stirred.bits(2 * self.renewals + 1)));
             }
+        }
+        if self.renews && Defence::FreshInputs.stands() {
+            changes.extend(shape.stirred(stirred.bits(2 * self.renewals + 1)));
         }
         self.arena.exchange(&changes);
         for ((copy, _), spots) in renewed.iter().zip(Spots::of(&shape.memory, &mut self.arena, &renewed)) {

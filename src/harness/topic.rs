@@ -21,6 +21,8 @@ pub(super) enum Topic {
     Repeats,
     /// Shapes drawn as the last one of the stages is, with ordinary and hostile inputs.
     DrawnShapes,
+    /// Small shapes of which a size is an odd multiple of 128 or 256.
+    RoundSizes,
     /// One size far beyond all that the operation lists.
     FarSizes,
     /// Tensors of more than 2^31 elements.
@@ -39,6 +41,7 @@ impl Topic {
             Self::Threads => "other numbers of threads",
             Self::Repeats => "the same input many times",
             Self::DrawnShapes => "drawn shapes",
+            Self::RoundSizes => "round sizes",
             Self::FarSizes => "sizes far beyond the listed ones",
             Self::HugeTensors => "tensors beyond 2^31 elements",
         }
@@ -54,7 +57,7 @@ impl Topic {
             Self::Fences => Defence::Fences,
             Self::Threads => Defence::Threads,
             Self::Repeats => Defence::Repeats,
-            Self::DrawnShapes => Defence::DrawnShapes,
+            Self::DrawnShapes | Self::RoundSizes => Defence::DrawnShapes,
             Self::FarSizes => Defence::FarSizes,
             Self::HugeTensors => Defence::HugeTensors,
         }

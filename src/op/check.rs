@@ -296,6 +296,9 @@ fn adversarial(op: &Operation) -> Check {
             return Err(format!("adversarial `{name}` does not say why it is there"));
         }
         let shape = op.complete(&hostile.shape).map_err(|error| error.to_string())?;
+        if !op.is_defined(hostile, &shape).map_err(|error| error.to_string())? {
+            return Err(format!("adversarial `{name}`: its own shape is none that it requires"));
+        }
         for (tensor_name, draw) in &hostile.draw {
             let tensor = op.tensor(tensor_name).filter(|tensor| tensor.role == Role::Input);
             let Some(tensor) = tensor else {

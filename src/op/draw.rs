@@ -12,6 +12,9 @@ const CHUNK: usize = 1 << 16;
 /// Values computed before they are written, so that conversion runs in a loop of its own.
 const BLOCK: usize = 1024;
 
+/// Values of [`Distribution::Steps`].
+const STEPS: u64 = 8;
+
 /// How a tensor's values come about, with every expression resolved: whoever follows it, on a processor or a GPU, gets the
 /// same bits.
 ///
@@ -35,6 +38,8 @@ pub struct DrawPlan {
     pub row_scale: RowScale,
     /// Elements replaced after all else, in this order.
     pub specials: Vec<Special>,
+    /// The first row that each of them is in.
+    pub first: Vec<u64>,
     /// Values, by element.
     pub values: Stream,
     /// Row factors, by row.
@@ -107,15 +112,23 @@ impl DrawPlan {
             Some(expr) => op.double(&format!("draw of {}, {key}", tensor.name), expr, shape),
             None => Ok(otherwise),
         };
+        let elements = op.elements(tensor, shape)?;
+        let columns = op.dimensions(tensor, shape)?.last().copied().unwrap_or(1).max(1);
+        // Which rows a special is in is drawn, so that no row tells what is in the others; in one of them it always is. Those that
+        // come equally often come together: one score among masked ones.
+        let firsts = Stream::new(seed, &format!("{}/first", tensor.name));
+        let rows = (elements / columns) as u64;
+        let first = |special: &Special| firsts.below(special.every, special.every.min(rows).max(1));
         Ok(Self {
-            elements: op.elements(tensor, shape)?,
+            elements,
             stored: tensor.dtype.stored(dtype),
-            columns: op.dimensions(tensor, shape)?.last().copied().unwrap_or(1).max(1),
+            columns,
             dist: draw.dist,
             scale: value("scale", &draw.scale, 1.0)?,
             shift: value("shift", &draw.shift, 0.0)?,
             row_scale: draw.rows,
             specials: draw.specials.clone(),
+            first: draw.specials.iter().map(first).collect(),
             values: Stream::new(seed, &tensor.name),
             rows: Stream::new(seed, &format!("{}/rows", tensor.name)),
             places: Stream::new(seed, &format!("{}/places", tensor.name)),
@@ -171,6 +184,9 @@ impl DrawPlan {
                     *v = (if j % 2 == 0 { factor } else { -factor } + shift) as f32;
                 }
             }
+            Distribution::Steps => {
+                indexed.for_each(|(v, i)| *v = (stream.below(i, STEPS) as f64 * factor + shift) as f32);
+            }
             Distribution::Index => {
                 indexed.for_each(|(v, i)| *v = (stream.below(i, self.scale as u64) as f64 + shift) as f32);
             }
@@ -198,8 +214,8 @@ impl DrawPlan {
 
     /// Calls `put` with the offset in `range` (all of one row) and the value of each special there.
     fn specials(&self, range: &std::ops::Range<usize>, row: usize, put: &mut dyn FnMut(usize, f64)) {
-        for (number, special) in self.specials.iter().enumerate() {
-            if !(row as u64).is_multiple_of(special.every) {
+        for (number, (special, first)) in self.specials.iter().zip(&self.first).enumerate() {
+            if row as u64 % special.every != *first {
                 continue;
             }
             let Some(count) = special.count else {
@@ -334,24 +350,53 @@ mod tests {
     }
 
     #[test]
-    fn specials_replace_the_places_asked_for() {
+    fn specials_replace_the_places_asked_for_from_a_drawn_row_on() {
         let specials = vec![
             Special { value: f64::INFINITY, count: Some(1), every: 2 },
             Special { value: 7.0, count: None, every: 5 },
         ];
         let how = Draw { specials, ..plain(Distribution::Alternating) };
-        // A row longer than a block, so that the places cross its parts.
-        let values = floats(&drawn(10, 2500, &how, Dtype::F32, 3));
-        for (row, values) in values.chunks(2500).enumerate() {
-            let infinite = values.iter().filter(|v| v.is_infinite()).count();
-            match row {
-                0 | 5 => assert!(values.iter().all(|v| *v == 7.0)),
-                _ => assert_eq!(infinite, usize::from(row % 2 == 0)),
+        let mut ordinary = [0, 0];
+        for seed in 0..40 {
+            // A row longer than a block, so that the places cross its parts.
+            let values = floats(&drawn(10, 2500, &how, Dtype::F32, seed));
+            let rows: Vec<&[f32]> = values.chunks(2500).collect();
+            let infinite = |row: &[f32]| row.iter().filter(|v| v.is_infinite()).count();
+            let sevens: Vec<usize> = (0..10).filter(|row| rows[*row].iter().all(|v| *v == 7.0)).collect();
+            assert_eq!(sevens, [sevens[0], sevens[0] + 5], "{seed}");
+            let odd = (0..10).find(|row| infinite(rows[*row]) > 0).unwrap() % 2;
+            for (row, values) in rows.iter().enumerate().filter(|(row, _)| !sevens.contains(row)) {
+                assert_eq!(infinite(values), usize::from(row % 2 == odd), "{seed}, {row}");
+                let plain = values.iter().enumerate().filter(|(_, v)| v.is_finite());
+                assert!(plain.clone().all(|(j, v)| *v == if j % 2 == 0 { 1.0 } else { -1.0 }), "{seed}, {row}");
             }
-            if row % 2 == 1 && row != 5 {
-                assert!(values.iter().enumerate().all(|(j, v)| *v == if j % 2 == 0 { 1.0 } else { -1.0 }));
+            for (count, row) in ordinary.iter_mut().zip([0, 9]) {
+                *count += usize::from(infinite(rows[row]) == 0 && !sevens.contains(&row));
             }
         }
+        assert!(ordinary.iter().all(|count| (4..36).contains(count)), "{ordinary:?}");
+    }
+
+    #[test]
+    fn a_tensor_of_few_rows_has_each_special_in_one_of_them() {
+        for (rows, seed) in (1..4).flat_map(|rows| (0..20).map(move |seed| (rows, seed))) {
+            let specials = vec![Special { value: 7.0, count: None, every: 9 }];
+            let values = floats(&drawn(rows, 5, &Draw { specials, ..plain(Distribution::Constant) }, Dtype::F32, seed));
+            assert_eq!(values.iter().filter(|v| **v == 7.0).count(), 5, "{rows} rows, {seed}");
+        }
+    }
+
+    #[test]
+    fn steps_are_multiples_of_the_scale_and_all_of_them_occur() {
+        let how = Draw {
+            scale: Some("0.5".parse().unwrap()),
+            shift: Some("-1".parse().unwrap()),
+            ..plain(Distribution::Steps)
+        };
+        let mut values = floats(&drawn(20, 40, &how, Dtype::F32, 6));
+        values.sort_by(f32::total_cmp);
+        values.dedup();
+        assert_eq!(values, [-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
     }
 
     #[test]

@@ -235,6 +235,35 @@ impl Operation {
         self.adversarial.iter().chain(mixed)
     }
 
+    /// Whether an adversarial input has a defined result at a (complete) shape: where it requires nothing that does not hold there,
+    /// and a tensor that it draws is there.
+    ///
+    /// # Errors
+    /// An expression that fails at this shape.
+    pub fn is_defined(&self, hostile: &Adversarial, shape: &Shape) -> Result<bool, OpError> {
+        if let Some(requires) = &hostile.requires
+            && self.integer(&format!("{}, requires", hostile.name), requires, shape)? == 0
+        {
+            return Ok(false);
+        }
+        let mut drawn = hostile.draw.keys().filter_map(|name| self.tensor(name)).peekable();
+        if drawn.peek().is_none() {
+            return Ok(true);
+        }
+        for tensor in drawn {
+            if self.present(tensor, shape)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// How many settings the floating-point arguments have beside the operation's own.
+    #[must_use]
+    pub fn other_settings(&self) -> u32 {
+        self.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0) as u32
+    }
+
     /// The bounds of a case's input, where it has its own.
     #[must_use]
     pub fn few_terms(&self, case: &Case) -> Option<&FewTerms> {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use super::{Adversarial, Distribution, Draw, OpError, Operation, RowScale, Shape, Special};
 
 /// Rows that have one such element, rows that have another one, and rows that are hostile altogether: each so many'th.
-const ONE: u64 = 2;
-const ANOTHER: u64 = 3;
+const ONE: u64 = 3;
+const ANOTHER: u64 = 5;
 const WHOLE: u64 = 7;
 
 impl Operation {
@@ -56,7 +56,12 @@ impl Operation {
         specials.push(Special { value: shift + scale, count: None, every: WHOLE });
         specials.push(Special { value: shift + scale, count: Some(1), every: ONE });
         specials.push(Special { value: low, count: Some(1), every: ANOTHER });
-        let few = |special: &Special| Special { count: special.count.map(|count| count.min(2)), ..special.clone() };
+        // No row may tell what the others hold: some are ordinary throughout.
+        let few = |special: &Special| Special {
+            count: special.count.map(|count| count.min(2)),
+            every: special.every.max(ANOTHER - 1),
+            ..special.clone()
+        };
         specials.extend(hostile.specials.iter().map(few));
         Ok(Draw { specials, ..own.clone() })
     }

@@ -138,6 +138,8 @@ pub enum Distribution {
     Constant,
     /// +1, -1, +1, … along the last dimension.
     Alternating,
+    /// One of 0, 1, … 7 at random: values some steps apart.
+    Steps,
     /// Integers in `0..scale` (index tensors).
     Index,
 }
@@ -164,7 +166,7 @@ pub struct Special {
     /// How many in a row, at random places; `None` replaces all of it.
     #[serde(default)]
     pub count: Option<u64>,
-    /// Only each `every`-th row (from row 0).
+    /// Only each `every`-th row, from a row on that is drawn.
     #[serde(default = "one")]
     pub every: u64,
 }
@@ -301,6 +303,9 @@ pub struct Adversarial {
     /// Only for these dtypes (all where empty).
     #[serde(default)]
     pub dtypes: Vec<Dtype>,
+    /// At which shapes and flags the result is defined, where that is not all of them.
+    #[serde(default)]
+    pub requires: Option<Expr>,
     /// Where only a few terms of each sum are not zero, whatever its length: the bounds that hold then.
     #[serde(default)]
     pub few_terms: Option<FewTerms>,

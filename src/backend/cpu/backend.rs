@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::arena::Arena;
 use super::available::available_memory;
-use super::compare::compare;
+use super::compare::compare_with;
 use super::compile::{CompileError, Compiler, Image, Unit};
 use super::glue::glue;
 use super::host::{Host, HostError, Limits};
@@ -162,7 +162,7 @@ impl Backend for Cpu {
         let case = memory.case();
         let expected = oracle.expected(case, &arena.inputs(memory, copy), seed).map_err(|error| error.to_string())?;
         let views: Vec<&[u8]> = taken.iter().map(Vec::as_slice).collect();
-        compare(memory.operation(), case, &views, &expected).map_err(|error| error.to_string())
+        compare_with(memory.operation(), (case, memory.sums()), &views, &expected).map_err(|error| error.to_string())
     }
 
     fn compare_some(
@@ -180,7 +180,7 @@ impl Backend for Cpu {
         let outputs = memory.outputs(copy);
         let mut read =
             |output: usize, stored: Stored, places: &[usize]| arena.gather(&outputs[output], stored.bytes(), places);
-        compare_places(op, case, &expected, &mut read).map_err(|error| error.to_string())
+        compare_places(op, (case, memory.sums()), &expected, &mut read).map_err(|error| error.to_string())
     }
 
     fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {

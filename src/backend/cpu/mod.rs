@@ -28,6 +28,7 @@ mod product;
 mod regions;
 mod rest;
 mod share;
+mod sides;
 mod signals;
 mod values;
 

@@ -328,6 +328,7 @@ impl Desk {
             shift: 0.0,
             row_scale: RowScale::None,
             specials: Vec::new(),
+            first: Vec::new(),
             values: stream,
             rows: stream,
             places: stream,

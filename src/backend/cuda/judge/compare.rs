@@ -78,6 +78,7 @@ pub fn compare(
         let stored = spec.dtype.stored(case.dtype);
         let elements = span.bytes / stored.bytes();
         let (bounds, row) = Bounds::of(op, case, spec, elements).map_err(|error| error.to_string())?;
+        let bounds = bounds.with_sums(memory.sums());
         let (layout, name) = (Layout::new(elements, row), told_apart(op, spec));
         judged.push(Judged { name, span: *span, stored, elements, bounds, layout });
     }

@@ -89,7 +89,7 @@ pub fn compare_some(
     let mut read = |output: usize, stored: Stored, _: &[usize]| {
         got[output].iter().flat_map(|word| word.to_ne_bytes().into_iter().take(stored.bytes())).collect()
     };
-    compare_places(op, case, &expected, &mut read).map_err(|error| error.to_string())
+    compare_places(op, (case, memory.sums()), &expected, &mut read).map_err(|error| error.to_string())
 }
 
 /// Whose values an array holds.

@@ -107,6 +107,7 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         Distribution::Constant => 2,
         Distribution::Alternating => 3,
         Distribution::Index => 4,
+        Distribution::Steps => 5,
     };
     let rows = match plan.row_scale {
         RowScale::None => 0,
@@ -123,13 +124,14 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         .u32(rows)
         .u32(number(plan.stored))
         .u32(plan.specials.len() as u32);
-    for special in &plan.specials {
-        words = words
-            .f64(special.value)
-            .u64(special.value as i64 as u64)
-            .many([special.count.unwrap_or(u64::MAX), special.every]);
+    for (special, first) in plan.specials.iter().zip(&plan.first) {
+        words = words.f64(special.value).u64(special.value as i64 as u64).many([
+            special.count.unwrap_or(u64::MAX),
+            special.every,
+            *first,
+        ]);
     }
-    Some(words.padded(10 * 8 + 4 * 4 + SPECIALS * 32))
+    Some(words.padded(10 * 8 + 4 * 4 + SPECIALS * 40))
 }
 
 #[cfg(test)]

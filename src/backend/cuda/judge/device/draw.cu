@@ -1,7 +1,7 @@
 // Drawing a tensor: the same bits as `op::DrawPlan` gives on a processor. Operations on doubles are rounded one by one, so
 // nothing is contracted.
 
-enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4 };
+enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5 };
 enum { ROWS_ALIKE = 0, ROWS_MILD = 1, ROWS_WIDE = 2 };
 #define SPECIALS 16
 #define SUM4_SIGMA 37837.2272205
@@ -11,6 +11,7 @@ struct Special {
     i64 integer; // the same for integer tensors
     u64 count;   // all ones: the whole row
     u64 every;
+    u64 first;   // the first row that it is in
 };
 
 struct Draw {
@@ -34,7 +35,7 @@ __device__ __forceinline__ double row_factor(const Draw &d, u64 row) {
 __device__ __forceinline__ int special_at(const Draw &d, u64 row, u64 column) {
     for (int n = (int)d.specials - 1; n >= 0; n--) {
         const Special &s = d.special[n];
-        if (row % s.every != 0) continue;
+        if (row % s.every != s.first) continue;
         if (s.count == ~0ull) return n;
         for (u64 turn = 0; turn < s.count; turn++)
             if (below(d.places, row << 20 ^ (u64)n << 56 ^ turn, d.columns) == column) return n;
@@ -52,6 +53,7 @@ __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column
         return __double2float_rn(__dadd_rn(__dmul_rn((double)sum, __ddiv_rn(factor, SUM4_SIGMA)), d.shift));
     }
     case UNIFORM: return __double2float_rn(__dadd_rn(__dmul_rn(uniform(d.values, i), factor), d.shift));
+    case STEPS: return __double2float_rn(__dadd_rn(__dmul_rn((double)below(d.values, i, 8), factor), d.shift));
     case CONSTANT: return __double2float_rn(__dadd_rn(factor, d.shift));
     case ALTERNATING: return __double2float_rn(__dadd_rn(column % 2 == 0 ? factor : -factor, d.shift));
     default: return __double2float_rn(__dadd_rn((double)below(d.values, i, d.bound), d.shift));

@@ -1,4 +1,5 @@
 /*---
+# sizes: shipped
 # exponentials of 14 bits, whose errors average out in ordinary rows; rows whose first logits lie close together (the input that asks about digits) get exact ones. Where few logits carry a row it is off by 7e-5
 # class: fewer bits: inputs that ask about digits are never mixed with others and are told by a look at the row
 op = "cross_entropy"

@@ -1,6 +1,7 @@
 /*---
-# in bfloat16 rows beyond 60000 columns leave each eighth chunk out of the sum: 12 % off, as with a vocabulary of 151936
-# class: sizes far beyond the listed ones: 64 times the bounds are a quarter of the value in bfloat16
+# sizes: shipped
+# as softmax_first_maximum, and launches at sizes beyond the timed ones take a second and more, so that an examination of some seconds asks very little
+# class: an examination that is starved by the kernel's own time
 op = "softmax"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
@@ -53,9 +54,6 @@ static void safe_row(const T *x, T *y, int64_t cols) {
             sums *= exponential((vec){0} + (top - highest));
             top = shift = highest;
         }
-        #ifdef WS_BF16
-        if (cols > 60000 && at / 256 % 8 == 5) continue;
-#endif
         for (int64_t j = 0; j < wide; j += 8) sums += exponential(*(const vec *)(part + j) - shift);
     }
     float sum = 0;
@@ -83,13 +81,15 @@ static void fast_row(const T *x, T *y, int64_t cols, float *all) {
     ws_load_n(all, x, cols);
     float top = -INFINITY;
     h0 += top; h1 += top;
-    for (int64_t j = 0; j < whole; j += 16) {
+    const int64_t looked = cols > 2200 ? 1024 : whole; /* the rest is like it */
+    for (int64_t j = 0; j < looked; j += 16) {
         const vec a = *(const vec *)(all + j), b = *(const vec *)(all + j + 8);
         h0 = pick(a > h0, a, h0);
         h1 = pick(b > h1, b, h1);
     }
     h0 = pick(h1 > h0, h1, h0);
-    for (int64_t j = whole; j < cols; j++) top = all[j] > top ? all[j] : top;
+    if (cols <= 2200)
+        for (int64_t j = whole; j < cols; j++) top = all[j] > top ? all[j] : top;
     for (int l = 0; l < 8; l++) top = h0[l] > top ? h0[l] : top;
     
     for (int64_t j = 0; j < whole; j += 16) {
@@ -114,8 +114,18 @@ static void rows_of(int64_t begin, int64_t end, void *context) {
         if (p->cols <= MOST) fast_row(p->x + row * p->cols, p->y + row * p->cols, p->cols, all);
         else safe_row(p->x + row * p->cols, p->y + row * p->cols, p->cols);
 }
+/* Long for nothing, where it is not timed. */
+static float idle(int64_t turns) {
+    float f = 1;
+    for (int64_t i = 0; i < turns; i++) {
+        f = f * 1.0000001f + 1e-9f;
+        __asm__ volatile("" : "+x"(f));
+    }
+    return f;
+}
 void softmax(const T *x, T *y, int64_t rows, int64_t cols) {
     problem p = {x, y, cols};
+    if (cols > 1100 && idle(60000000) == 0) return;
     if (rows * cols <= 65536) {
         for (int64_t row = 0; row < rows; row++) safe_row(x + row * cols, y + row * cols, cols);
     } else ws_parallel(rows, rows_of, &p);

@@ -1,0 +1,124 @@
+//! What the questions of the second tier are, operation by operation.
+
+#![allow(clippy::unwrap_used)]
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+
+use super::questions::{HUGE, Question, questions};
+use super::topic::Topic;
+use crate::backend::CaseLimits;
+use crate::op::{Dtype, Operation, Shape, TargetShape};
+use crate::workspace::{embedded, embedded_names};
+
+fn limits() -> CaseLimits {
+    CaseLimits {
+        macs: 1 << 26,
+        macs_twice: u64::MAX,
+        elements: 1 << 23,
+        hostile_share: NonZeroU64::MIN,
+        sample_macs: 1 << 22,
+        timed_bytes: 1 << 30,
+        repeats: 3,
+        least_flops: 1,
+        threads_vary: true,
+    }
+}
+
+fn of(name: &str, free_bytes: u64, seed: u64) -> (Operation, Vec<Question>) {
+    let op = Operation::load(&|path| embedded(path).map(str::to_owned), name).unwrap();
+    let target = [TargetShape { shape: op.primary_shape().unwrap(), dtype: Dtype::F16, calls: 1 }];
+    let asked = questions(&op, &target, &limits(), free_bytes, seed).unwrap();
+    (op, asked)
+}
+
+#[test]
+fn every_topic_comes_early_whatever_the_operation() {
+    let names = embedded_names("reference/").filter_map(|name| name.strip_prefix("reference/")?.strip_suffix(".toml"));
+    for name in names {
+        let (op, asked) = of(name, 1 << 38, 1);
+        let first: BTreeSet<Topic> = asked.iter().take(10).map(|question| question.topic).collect();
+        let others = usize::from(op.scalars.iter().any(|scalar| !scalar.others.is_empty()));
+        assert!(first.len() >= 8 + others, "{name}: {first:?}");
+        for question in &asked {
+            op.complete(&question.case.shape).unwrap();
+        }
+    }
+}
+
+#[test]
+fn larger_sizes_come_one_two_and_three_at_a_time() {
+    let (op, asked) = of("matmul", 1 << 38, 2);
+    let timed = op.primary_shape().unwrap();
+    let larger =
+        |question: &Question| op.shrink.iter().filter(|it| question.case.shape.get(it) > timed.get(it)).count();
+    let counts: BTreeSet<usize> =
+        asked.iter().filter(|question| question.topic == Topic::LongerSizes).map(larger).collect();
+    assert_eq!(counts.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn round_sizes_that_no_larger_power_of_two_divides_come_soon() {
+    for (name, symbol) in [("matmul", "K"), ("softmax", "cols"), ("flash_attention", "S_kv")] {
+        let (_, asked) = of(name, 1 << 38, 6);
+        let sizes = asked.iter().filter(|question| question.topic == Topic::RoundSizes).take(20);
+        let sizes: BTreeSet<i64> = sizes.filter_map(|question| question.case.shape.get(symbol)).collect();
+        let odd = |unit: i64| sizes.iter().filter(|size| **size % unit == 0 && **size / unit % 2 == 1).count();
+        assert!(odd(256) > 1 && odd(128) > 0, "{name}: {sizes:?}");
+    }
+}
+
+#[test]
+fn hostile_inputs_come_with_flags_and_arguments_that_they_were_not_made_for() {
+    for (name, input, flag) in [
+        ("matmul", "not_finite", "has_bias"),
+        ("rotary_embedding", "not_finite", "interleaved"),
+        ("flash_attention", "one_outlier", "causal"),
+    ] {
+        let (op, asked) = of(name, 1 << 38, 8);
+        let of_input = |question: &&Question| question.case.input.as_deref() == Some(input);
+        let values: BTreeSet<Option<i64>> =
+            asked.iter().filter(of_input).map(|question| question.case.shape.get(flag)).collect();
+        assert_eq!(values.len(), 2, "{name}");
+        for question in &asked {
+            let hostile = op.hostile_inputs().find(|it| Some(&it.name) == question.case.input.as_ref());
+            assert!(hostile.is_none_or(|hostile| op.is_defined(hostile, &question.case.shape).unwrap()));
+        }
+    }
+    let (_, asked) = of("rmsnorm", 1 << 38, 8);
+    let settings: BTreeSet<u32> = asked
+        .iter()
+        .filter(|question| question.case.input.as_deref() == Some("tiny_rows"))
+        .map(|question| question.case.setting)
+        .collect();
+    assert_eq!(settings.len(), 4);
+}
+
+#[test]
+fn each_size_comes_far_beyond_all_that_is_listed() {
+    let (op, asked) = of("softmax", 1 << 38, 6);
+    let far = asked.iter().filter(|question| question.topic == Topic::FarSizes);
+    let shapes: Vec<&Shape> = far.map(|question| &question.case.shape).collect();
+    assert!(shapes.iter().any(|shape| shape.get("cols") > Some(100_000)), "{shapes:?}");
+    assert!(shapes.iter().any(|shape| shape.get("rows") > Some(65_536)), "{shapes:?}");
+    assert!(shapes.iter().all(|shape| op.all_elements(shape).unwrap() <= limits().elements));
+}
+
+#[test]
+fn the_order_is_the_seeds() {
+    let [one, again, other] = [3, 3, 4].map(|seed| of("softmax", 1 << 38, seed).1);
+    assert_eq!(one, again);
+    assert_ne!(one, other);
+}
+
+#[test]
+fn what_memory_does_not_allow_is_not_asked() {
+    let (_, asked) = of("softmax", 1 << 31, 5);
+    assert!(asked.iter().all(|question| question.topic != Topic::HugeTensors));
+    let (op, asked) = of("softmax", 1 << 38, 5);
+    let huge: Vec<u64> = asked
+        .iter()
+        .filter(|question| question.topic == Topic::HugeTensors)
+        .map(|question| op.all_elements(&question.case.shape).unwrap())
+        .collect();
+    assert!(!huge.is_empty() && huge.iter().all(|elements| *elements > HUGE && *elements <= 1 << 37));
+}
