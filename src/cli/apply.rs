@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use super::status;
 use crate::engine::{RunState, TargetState};
 use crate::history::{Applied, Archive, Winner};
-use crate::kernel::kernel_file_of_device;
+use crate::kernel::{KernelFile, kernel_file_of_device};
+use crate::workspace::Workspace;
 
 /// Bring a run's winners into your branch, as one commit that holds nothing but their kernel files.
 ///
@@ -33,6 +34,9 @@ pub(super) struct Args {
     /// Keep the winners apart from those of other devices
     #[arg(long)]
     per_device: bool,
+    /// Take winners that serve fewer types than the files they replace
+    #[arg(long)]
+    narrow: bool,
     /// Take what a run has kept so far, though it can still be resumed
     #[arg(long)]
     unfinished: bool,
@@ -62,6 +66,9 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         super::warn(&format!(
             "note: warpsmith/{run} has been moved since; what the run itself kept and measured is taken"
         ));
+    }
+    if !args.narrow && !args.per_device {
+        refuse_narrower(&workspace, &winners)?;
     }
     let files: Vec<String> = winners.iter().map(|winner| winner.path.clone()).collect();
     let message = state.winners_message(&files);
@@ -105,6 +112,24 @@ fn winners(args: &Args, archive: &Archive, state: &RunState) -> anyhow::Result<V
         }
     }
     Ok(winners)
+}
+
+/// Refuses winners that serve fewer types than what stands where they go: a model in another type would have no kernel any more.
+fn refuse_narrower(workspace: &Workspace, winners: &[Winner]) -> anyhow::Result<()> {
+    let served = |text: &str| KernelFile::parse(text).map(|kernel| kernel.front.dtypes).unwrap_or_default();
+    for winner in winners {
+        let here = workspace.file(&winner.path).map(|file| served(&file.text)).unwrap_or_default();
+        let now = served(&winner.text);
+        let lost: Vec<String> = here.iter().filter(|dtype| !now.contains(dtype)).map(ToString::to_string).collect();
+        if !lost.is_empty() {
+            bail!(
+                "{} serves {} and the winner does not; `--per-device` puts it beside the file, for this device alone, and `--narrow` replaces it",
+                winner.path,
+                lost.join(" and ")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// What was improved and is left out, a sentence each.

@@ -16,8 +16,9 @@ use crate::device::{DeviceCard, Opening};
 use crate::engine::stop::{Rules, StopReason};
 use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan};
 use crate::history::{self, Archive, History, Pending, is_run_id};
+use crate::kernel::{KernelFile, set_dtypes};
 use crate::model::{Graph, ModelConfig};
-use crate::op::Shape;
+use crate::op::{Dtype, Shape};
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace};
 
@@ -40,6 +41,10 @@ pub(super) struct RunArgs {
     /// Work on these operations only, however little the model can gain (may be repeated, or separated by commas)
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     only: Vec<String>,
+    /// Ask kernels for these types only, of those that the file serves; the pass's own is always among them, and what is kept serves no
+    /// other (may be repeated, or separated by commas)
+    #[arg(long, value_enum, value_name = "DTYPE", value_delimiter = ',')]
+    dtypes: Vec<Dtype>,
     /// Leave these operations alone
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     skip: Vec<String>,
@@ -60,6 +65,23 @@ impl RunArgs {
     /// Whether a kernel file is improved, outside of any model.
     fn is_kernel(&self) -> bool {
         self.model.is_file()
+    }
+
+    /// Has the targets begin with kernels that serve no types but those asked for, and the one that is timed.
+    fn narrow(&self, state: &mut RunState, timed: Dtype) -> anyhow::Result<()> {
+        if self.dtypes.is_empty() {
+            return Ok(());
+        }
+        for target in state.targets.iter_mut().filter(|target| !target.start_text.is_empty()) {
+            let served = KernelFile::parse(&target.start_text).map(|kernel| kernel.front.dtypes).unwrap_or_default();
+            let wanted = |dtype: &Dtype| *dtype == timed || self.dtypes.contains(dtype);
+            let kept: Vec<Dtype> = served.iter().copied().filter(wanted).collect();
+            if kept.len() < served.len() {
+                target.start_text =
+                    set_dtypes(&target.start_text, &kept).with_context(|| format!("--dtypes and {}", target.file))?;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses what means nothing for a kernel alone, or for a model.
@@ -181,7 +203,9 @@ async fn plan_kernel(wanted: &Wanted<'_>, workspace: &Workspace, options: Option
     let shapes = kernel.target(&timed, worker.limits())?;
     let words = alone::words(&kernel.source.name, &shapes, &worker);
     (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
-    let state = alone::begun(options, &kernel, shapes, &worker);
+    let dtype = shapes.first().map_or(Dtype::F32, |wanted| wanted.dtype);
+    let mut state = alone::begun(options, &kernel, shapes, &worker);
+    args.narrow(&mut state, dtype)?;
     Ok((state, args.crew.pool(&workspace.settings().run, worker, kernel.device).await?))
 }
 
@@ -218,12 +242,13 @@ async fn plan_model(
     let read = session::reader(Some(workspace));
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = session::kernels(Some(workspace), worker.device())?;
+    let kernels = session::kernels(Some(workspace), worker.device(), pass.dtype)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, options.seed, cancel).await?;
     tell(&profile.table());
     let options = Options { pass: Some(pass), ..options };
-    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op);
-    let state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
+    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op, pass.dtype);
+    let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
+    args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
 
@@ -250,8 +275,8 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
         bail!("run {run} was written by another version of Warpsmith (format {}, this one {VERSION})", state.version);
     }
     let fixed = args.pass.is_given() || args.seed.is_some() || !args.only.is_empty() || !args.skip.is_empty();
-    if fixed || !args.shape.is_empty() {
-        bail!("a resumed run keeps its pass, shapes, seed and targets; only its stop rules can be given anew");
+    if fixed || !args.shape.is_empty() || !args.dtypes.is_empty() {
+        bail!("a resumed run keeps its pass, shapes, types, seed and targets; only its stop rules can be given anew");
     }
     let asked = alone::path_in(workspace, &args.model)?;
     if asked != state.model {

@@ -133,7 +133,7 @@ fn resolutions(op: &Operation, kernel: &KernelFile, gpu: &Gpu) -> Result<BTreeMa
         let shape = op.complete(shape).map_err(|error| error.to_string())?;
         for dtype in Dtype::ALL {
             if !kernel.front.dtypes.contains(&dtype) {
-                return Err(format!("it does not serve {dtype}; every kernel serves f16, bf16 and f32"));
+                continue;
             }
             let at = |error: KernelError| format!("{} {dtype}: {error}", op.label(&shape));
             let resolution = kernel.resolve(&shape, dtype, &facts).map_err(at)?;

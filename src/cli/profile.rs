@@ -43,7 +43,7 @@ async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     let cancel = session::interruptible();
     let mut worker = starter.start(choice.device, Opening::Now).await?;
     let pass = args.model.pass.resolve(&settings.run, device::of(&worker)?, config.dtype);
-    let kernels = session::kernels(workspace.as_ref(), worker.device())?;
+    let kernels = session::kernels(workspace.as_ref(), worker.device(), pass.dtype)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });
     Ok(ExitCode::SUCCESS)

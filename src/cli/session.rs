@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backend::CaseLimits;
 use crate::device::DeviceCard;
-use crate::kernel::{kernel_file, kernel_file_of_device};
+use crate::kernel::{KernelFile, kernel_file, kernel_file_of_device};
 use crate::op::{Dtype, OpError, OpSource, Operation, TargetShape};
 use crate::workspace::{Workspace, embedded};
 
@@ -102,20 +102,38 @@ pub(super) fn primary_target(
     Ok(vec![TargetShape { shape, dtype, calls: 1 }])
 }
 
-/// Finds an operation's kernel for a device, as a file's name and its text: the device's own, else the one for all.
-pub(super) fn kernel(workspace: Option<&Workspace>, card: &DeviceCard, op: &str) -> Option<(String, String)> {
+/// Finds an operation's kernel for a device, as a file's name and its text: the device's own, else the one for all. The device's own
+/// may serve fewer types: then the one for all is taken where it serves `dtype`.
+pub(super) fn kernel(
+    workspace: Option<&Workspace>,
+    card: &DeviceCard,
+    op: &str,
+    dtype: Dtype,
+) -> Option<(String, String)> {
     let names = [kernel_file_of_device(op, &card.backend, &card.name), kernel_file(op, &card.backend)];
-    match workspace {
-        Some(workspace) => workspace.first_file(&names).ok().flatten().map(|(name, file)| (name, file.text)),
+    let find = |names: &[String]| match workspace {
+        Some(workspace) => workspace.first_file(names).ok().flatten().map(|(name, file)| (name, file.text)),
         None => names.iter().find_map(|name| embedded(name).map(|text| (name.clone(), text.to_owned()))),
-    }
+    };
+    let serves = |(_, text): &(String, String)| {
+        KernelFile::parse(text).map_or(true, |kernel| kernel.front.dtypes.contains(&dtype))
+    };
+    let first = find(&names);
+    first
+        .as_ref()
+        .is_none_or(serves)
+        .then(|| first.clone())
+        .flatten()
+        .or_else(|| find(&names[1..]).filter(serves))
+        .or(first)
 }
 
 /// The kernel files of every operation for a device, as far as there are any.
 pub(super) fn kernels(
     workspace: Option<&Workspace>,
     card: &DeviceCard,
+    dtype: Dtype,
 ) -> anyhow::Result<std::collections::BTreeMap<String, String>> {
-    let of = |op: String| kernel(workspace, card, &op).map(|(_, text)| (op, text));
+    let of = |op: String| kernel(workspace, card, &op, dtype).map(|(_, text)| (op, text));
     Ok(operation_names(workspace)?.into_iter().filter_map(of).collect())
 }

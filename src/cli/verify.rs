@@ -76,7 +76,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let mut worker = starter.start(device, Opening::Now).await?;
     // A model's run had a kernel for each of its operations; what a kernel alone had around it is what stands here now.
     let mut before = match state.single() {
-        Some(_) => session::kernels(Some(&workspace), worker.device())?,
+        Some(_) => session::kernels(Some(&workspace), worker.device(), pass.dtype)?,
         None => BTreeMap::new(),
     };
     let mut after = before.clone();

@@ -14,7 +14,7 @@ use crate::op::{Case, Dtype, OpError, OpSource, Operation, Sample, Shape, Target
 use super::Failure;
 use super::build::{Build, Making, Wanted};
 use super::elsewhere::Elsewhere;
-use super::task::{JudgeError, Progress};
+use super::task::{EvaluationTask, JudgeError, Progress};
 
 /// Whoever waits for the judge.
 #[derive(Clone, Copy)]
@@ -202,13 +202,22 @@ impl<B: Backend> Bench<'_, B> {
             return Err(error(format!("it is a kernel for {}, and {op} is wanted", kernel.front.op)));
         }
         self.backend.accepts(&kernel.front).map_err(error)?;
-        if let Some(missing) = Dtype::ALL.iter().find(|dtype| !kernel.front.dtypes.contains(dtype)) {
-            return Err(Failure::reject(
-                Stage::Compile,
-                format!("it does not serve {missing}; every kernel serves f16, bf16 and f32"),
-            ));
-        }
         Ok(kernel)
+    }
+
+    /// The candidate's kernel file: it serves the types in which it is timed, and all that the incumbent does.
+    pub(super) fn candidate(&self, task: &EvaluationTask) -> Result<KernelFile, Failure> {
+        let kernel = self.read(&task.candidate)?;
+        let incumbent = task.incumbent.as_deref().and_then(|text| KernelFile::parse(text).ok());
+        let replaced = incumbent.map(|incumbent| incumbent.front.dtypes).unwrap_or_default();
+        let serves = |dtype: &Dtype| kernel.front.dtypes.contains(dtype);
+        let timed = task.target.iter().map(|wanted| wanted.dtype).find(|dtype| !serves(dtype));
+        let why = match (timed, replaced.into_iter().find(|dtype| !serves(dtype))) {
+            (Some(dtype), _) => format!("it does not serve {dtype}, in which it is timed"),
+            (None, Some(dtype)) => format!("it does not serve {dtype}, as the kernel that it would replace does"),
+            (None, None) => return Ok(kernel),
+        };
+        Err(Failure::reject(Stage::Compile, why))
     }
 
     /// Compiles a kernel file for `shapes`.

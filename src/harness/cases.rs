@@ -25,8 +25,8 @@ pub struct PlannedCase {
 /// are shorter, and a plain sum of many values of one sign is somewhat outside. What goes wrong there is wrong by more.
 pub(super) const LEEWAY: f64 = 8.0;
 
-/// All cases of stages 1, 2, 3 and 5 in the order they run, within the device's `limits`; determinism and timing take the
-/// target's shapes.
+/// All cases of stages 1, 2, 3 and 5 in the order they run, within the device's `limits`, in the `dtypes` that a kernel serves;
+/// determinism and timing take the target's shapes.
 ///
 /// Target shapes join the sweep in their own dtype, because a model's shapes are the ones that matter. The one with the most
 /// work meets the adversarial inputs too, as it is or else once with each of its sizes as it is: a kernel may go another way
@@ -37,15 +37,17 @@ pub(super) const LEEWAY: f64 = 8.0;
 pub fn plan(
     op: &Operation,
     target: &[TargetShape],
+    dtypes: &[Dtype],
     seed: u64,
     limits: &CaseLimits,
 ) -> Result<Vec<PlannedCase>, OpError> {
     let mut cases = Plan { op, limits, seed, cases: Vec::new() };
-    for dtype in Dtype::ALL {
+    let served = || Dtype::ALL.into_iter().filter(|dtype| dtypes.contains(dtype));
+    for dtype in served() {
         cases.add(Stage::Smoke, &op.smoke, dtype, None)?;
     }
     for shape in op.sweep.iter().chain(&op.decode) {
-        for dtype in Dtype::ALL {
+        for dtype in served() {
             cases.add(Stage::Sweep, shape, dtype, None)?;
         }
     }
@@ -53,7 +55,7 @@ pub fn plan(
         cases.add(Stage::Sweep, &wanted.shape, wanted.dtype, None)?;
     }
     for hostile in &op.adversarial {
-        for dtype in Dtype::ALL {
+        for dtype in served() {
             if hostile.dtypes.is_empty() || hostile.dtypes.contains(&dtype) {
                 cases.add(Stage::Stability, &hostile.shape, dtype, Some(&hostile.name))?;
             }
@@ -64,7 +66,7 @@ pub fn plan(
     }
     let random = op.random_shape(seed)?;
     for shape in op.edges.iter().chain([&random]) {
-        for dtype in Dtype::ALL {
+        for dtype in served() {
             cases.add(Stage::Edges, shape, dtype, None)?;
         }
     }
@@ -204,7 +206,7 @@ mod tests {
         };
         let shape = Shape::from([("rows", 4096), ("cols", 4096)]);
         let target = [TargetShape { shape, dtype: Dtype::F16, calls: 1 }];
-        let cases = plan(&op, &target, 1, &limits).expect("they fit");
+        let cases = plan(&op, &target, &Dtype::ALL, 1, &limits).expect("they fit");
         cases.into_iter().filter(|planned| planned.leeway > 1.0).map(|it| (it.case.input, it.case.shape)).collect()
     }
 

@@ -122,7 +122,7 @@ fn ask_all<B: Backend>(
     // Not all of it: others may want some, and what is kept for later cases counts as taken.
     let free = bench.backend.free_memory().unwrap_or(1 << 32) / 4 * 3;
     let seed = Stream::new(bench.seed, "examination").bits(0);
-    let all = questions(op, target, &limits, free, seed).map_err(JudgeError::from)?;
+    let all = questions(op, target, &kernel.front.dtypes, &limits, free, seed).map_err(JudgeError::from)?;
     // Where its own plan says no (its domain, too large a grid, too much scratch) a kernel is not asked: nothing wrong comes of it.
     let served = |question: &Question| is_served(bench, kernel, &question.case);
     let all: Vec<Question> = all.into_iter().filter(served).collect();

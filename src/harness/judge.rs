@@ -152,8 +152,9 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     let op = bench.op();
     bench.at(Stage::Compile, "compiling");
     let target = bench.complete(&task.target)?;
-    let kernel = bench.read(&task.candidate)?;
-    let planned = plan(op, &target, task.seed, &bench.backend.case_limits()).map_err(JudgeError::from)?;
+    let kernel = bench.candidate(task)?;
+    let planned =
+        plan(op, &target, &kernel.front.dtypes, task.seed, &bench.backend.case_limits()).map_err(JudgeError::from)?;
     let (timed, first) = (timed_shapes(&target), shapes_of(&planned, |stage| stage == Stage::Smoke));
     let shapes = shapes_of(&planned, |_| true).union(&timed).cloned().collect();
     let mut wanted = vec![Wanted { kernel, shapes: &shapes, first }];
@@ -178,12 +179,13 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
 
 /// Compile and stage 1; where a tool watches, the launches that it is to see.
 fn smoke<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Findings) -> Result<Verdict, Failure> {
-    let kernel = bench.read(&task.candidate)?;
+    let kernel = bench.candidate(task)?;
     if task.examination_s > 0.0 {
         launch_watched(bench, kernel, task)?;
         return Ok(Verdict::Base);
     }
-    let planned = plan(bench.op(), &[], task.seed, &bench.backend.case_limits()).map_err(JudgeError::from)?;
+    let planned = plan(bench.op(), &[], &kernel.front.dtypes, task.seed, &bench.backend.case_limits())
+        .map_err(JudgeError::from)?;
     let planned: Vec<_> = planned.into_iter().filter(|planned| planned.stage == Stage::Smoke).collect();
     let build = bench.build(kernel, &shapes_of(&planned, |_| true))?;
     pass(Stages::new(bench, &planned, &[], task.seed)?, &build, found)?;

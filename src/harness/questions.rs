@@ -62,11 +62,12 @@ const BYTES_EACH: u64 = 24;
 pub(super) fn questions(
     op: &Operation,
     target: &[TargetShape],
+    dtypes: &[Dtype],
     limits: &CaseLimits,
     free_bytes: u64,
     seed: u64,
 ) -> Result<Vec<Question>, OpError> {
-    let plan = Plan { op, target, limits, free_bytes, seed };
+    let plan = Plan { op, target, dtypes, limits, free_bytes, seed };
     let topics = [
         plan.at_timed_sizes()?,
         plan.repeats()?,
@@ -109,6 +110,8 @@ fn fenced_if(drawn: bool) -> Placing {
 struct Plan<'a> {
     op: &'a Operation,
     target: &'a [TargetShape],
+    /// Those that the kernel serves.
+    dtypes: &'a [Dtype],
     limits: &'a CaseLimits,
     /// Memory that is free for a case.
     free_bytes: u64,
@@ -131,7 +134,7 @@ impl Plan<'_> {
                     let pick = |what: u64, count: usize| stream.below(number << 8 | what, count as u64) as usize;
                     let (shape, setting) = self.manner(&wanted.shape, hostile, pick)?;
                     // At last in types that are not timed: they may have ways of their own.
-                    let dtype = if turn < 4 { wanted.dtype } else { Dtype::ALL[pick(66, 3)] };
+                    let dtype = if turn < 4 { wanted.dtype } else { self.dtypes[pick(66, self.dtypes.len())] };
                     all[turn].extend(self.hostile(topic, &shape, dtype, hostile, setting)?);
                 }
                 let shape = with_flags_of(self.op, &wanted.shape, &self.op.complete(&hostile.shape)?);
@@ -187,7 +190,7 @@ impl Plan<'_> {
             };
             // Mostly in the timed type: others may have ways of their own at sizes that they are not timed at.
             let timed = topic == Topic::LongerSizes && pick(7, 3) > 0;
-            let dtype = if timed { wanted.dtype } else { Dtype::ALL[pick(3, 3)] };
+            let dtype = if timed { wanted.dtype } else { self.dtypes[pick(3, self.dtypes.len())] };
             if self.op.complete(&shape).is_err() || !self.fits(&shape, dtype)? {
                 continue;
             }
@@ -270,7 +273,7 @@ impl Plan<'_> {
         for shape in small {
             let shape = self.op.complete(shape)?;
             let (shape, _) = self.op.shrink_to(&shape, self.limits.macs, self.limits.elements)?;
-            for dtype in Dtype::ALL {
+            for dtype in self.dtypes.iter().copied() {
                 let case = Case { shape: shape.clone(), dtype, input: None, setting: 0 };
                 all.push(Question { placing: Placing::Fenced, ..self.plain(Topic::Fences, case) });
             }
@@ -291,7 +294,7 @@ impl Plan<'_> {
                 let question = self.timed(Topic::Arguments, wanted);
                 all.push(Question { case: Case { setting, ..question.case.clone() }, ..question });
             }
-            for dtype in Dtype::ALL {
+            for dtype in self.dtypes.iter().copied() {
                 all.push(self.plain(Topic::Arguments, Case { shape: smoke.clone(), dtype, input: None, setting }));
             }
         }
@@ -388,7 +391,7 @@ impl Plan<'_> {
                 if size <= listed {
                     continue;
                 }
-                let dtype = Dtype::ALL[pick(2, 3) as usize];
+                let dtype = self.dtypes[pick(2, self.dtypes.len() as u64) as usize];
                 let question = match inputs.get(pick(3, 2 * inputs.len() as u64) as usize) {
                     Some(hostile) => {
                         let (shape, setting) =

@@ -27,7 +27,7 @@ fn limits() -> CaseLimits {
 fn of(name: &str, free_bytes: u64, seed: u64) -> (Operation, Vec<Question>) {
     let op = Operation::load(&|path| embedded(path).map(str::to_owned), name).unwrap();
     let target = [TargetShape { shape: op.primary_shape().unwrap(), dtype: Dtype::F16, calls: 1 }];
-    let asked = questions(&op, &target, &limits(), free_bytes, seed).unwrap();
+    let asked = questions(&op, &target, &Dtype::ALL, &limits(), free_bytes, seed).unwrap();
     (op, asked)
 }
 

@@ -74,7 +74,7 @@ fn cases(op: &Operation, kernel: &KernelFile, target: &[TargetShape], facts: &Fa
     all.truncate(SHAPES);
     let smallest = op.complete(&op.smoke)?;
     let types: BTreeSet<Dtype> = target.iter().map(|wanted| wanted.dtype).collect();
-    let types = if types.is_empty() { Dtype::ALL.into() } else { types };
+    let types = if types.is_empty() { kernel.front.dtypes.iter().copied().collect() } else { types };
     all.extend(types.into_iter().map(|dtype| case(smallest.clone(), dtype)));
     Ok(all)
 }

@@ -6,6 +6,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use super::file::front_matter_range;
 use super::{KernelError, KernelFile};
+use crate::op::Dtype;
 
 /// The text with tunables set to `values`; comments and order stay.
 ///
@@ -26,6 +27,18 @@ pub fn set_tunables(text: &str, values: &BTreeMap<String, i64>) -> Result<String
             }
             *slot = Item::Value(new);
         }
+        Ok(())
+    })
+}
+
+/// The text with `dtypes` set to these.
+///
+/// # Errors
+/// A text without front matter.
+pub fn set_dtypes(text: &str, dtypes: &[Dtype]) -> Result<String, KernelError> {
+    rewrite(text, |document| {
+        let names: toml_edit::Array = dtypes.iter().map(ToString::to_string).collect();
+        document.insert("dtypes", toml_edit::value(names));
         Ok(())
     })
 }
@@ -96,7 +109,7 @@ fn rewrite(
 mod tests {
     use super::*;
     use crate::kernel::Facts;
-    use crate::op::{Dtype, Shape};
+    use crate::op::Shape;
 
     const TEXT: &str = "/*---\nop = \"rmsnorm\"\ndtypes = [\"f32\"]\n\n[tune]\n# rows at once\nBLOCK = { value = 4, choices = [2, 4, 8] } # rows\n---*/\nint x;\n";
 

@@ -18,7 +18,7 @@ mod tensor_map;
 pub use against::CUDA_FACTS;
 pub use arch::{fits_arch, nvrtc_options, target_arch};
 pub use dependent::MustWait;
-pub use edit::{add_variant, pad, set_tunables};
+pub use edit::{add_variant, pad, set_dtypes, set_tunables};
 pub use file::{
     FrontMatter, KernelError, KernelFile, Scratch, ScratchInit, Tunable, Variant, kernel_file, kernel_file_of_device,
 };

@@ -291,3 +291,29 @@ fn per_device_the_winner_serves_runs_on_such_a_device_and_the_common_kernel_stay
     let pending = place.read(&format!(".warpsmith/{}/pending.json", next_run(&place)));
     assert!(!pending.contains(FASTER) && pending.contains(KERNEL), "{pending}");
 }
+
+#[test]
+fn a_winner_that_serves_fewer_types_does_not_replace_a_wider_file_unasked() {
+    let place = Place::new(&kernels::keeps());
+    let out = place.warpsmith(&["run", "model", "--only", "rmsnorm", "--dtypes", "f32", "--per-kernel", "1m"]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"], "{out}");
+    let run = place.only_run();
+    let file = "kernels/cpu/rmsnorm.c";
+    let kept = place.git(&["show", &format!("warpsmith/{run}:{file}")]);
+    assert!(kept.contains("dtypes = [\"f32\"]"), "{kept}");
+    let said = place.warpsmith(&["apply"]).refusal();
+    assert!(
+        said.contains("rmsnorm.c serves f16 and bf16 and the winner does not") && said.contains("--narrow"),
+        "{said}"
+    );
+    let beside = place.copy();
+    beside.warpsmith(&["apply", "--per-device"]).ok();
+    assert!(beside.read(file).contains("\"bf16\""));
+    // In f32 the device's own is found, in another type the one for all.
+    let profiled = |dtype: &str| beside.warpsmith(&["profile", "model", "--dtype", dtype]).ok();
+    assert!(profiled("f32").contains("rmsnorm") && profiled("f16").contains("rmsnorm"));
+    place.warpsmith(&["apply", "--narrow"]).ok();
+    assert!(place.read(file).contains("dtypes = [\"f32\"]"));
+    let said = place.warpsmith(&["run", "model", "--resume", "--dtypes", "f32"]).refusal();
+    assert!(said.contains("has ended") || said.contains("keeps its pass"), "{said}");
+}

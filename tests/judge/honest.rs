@@ -368,7 +368,7 @@ fn every_symbol_of_every_operation_may_be_specialised() {
         "reduce",
     ] {
         let op = OpSource::read(name, &read).unwrap().operation().unwrap();
-        let planned = plan(&op, &[], 1, &CASE_LIMITS).unwrap();
+        let planned = plan(&op, &[], &Dtype::ALL, 1, &CASE_LIMITS).unwrap();
         let distinct: BTreeSet<_> = planned.iter().map(|one| (&one.case.shape, one.case.dtype)).collect();
         // Room for the shapes of a model beside these.
         assert!(distinct.len() + 16 <= MAX_IMAGES, "{name} has {} of {MAX_IMAGES}", distinct.len());

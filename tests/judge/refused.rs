@@ -1,7 +1,11 @@
 //! Texts that are no kernels: what the reader, the compiler or the image's check refuses.
 
-use crate::bench::{Edits, Row, few, judge};
+use std::collections::BTreeSet;
+
+use crate::bench::{Edits, Row, correct, edit, evaluate, few, judge};
+use crate::honest::small;
 use warpsmith::evaluation::Stage::Compile;
+use warpsmith::op::Dtype;
 
 const fn refused(name: &'static str, edits: Edits, part: &'static str) -> Row {
     Row { name, op: "rmsnorm", edits, status: "error", stages: &[Compile], part }
@@ -166,4 +170,28 @@ fn some_texts_that_are_no_kernels_are_errors() {
 #[ignore = "the full suite: .ci/run"]
 fn texts_that_are_no_kernels_are_errors() {
     judge(REFUSED);
+}
+
+#[test]
+fn a_kernel_is_judged_in_the_types_that_it_serves_and_serves_those_of_what_it_replaces() {
+    let single = edit(small("rmsnorm"), &[("dtypes = [\"f16\", \"bf16\", \"f32\"]", "dtypes = [\"f32\"]")]);
+    let alone = evaluate("rmsnorm", &single, &single);
+    assert!(correct(&alone.verdict), "{:?}", alone.verdict);
+    assert!(
+        alone.cases.len() > 10 && alone.cases.iter().all(|case| case.case.dtype == Dtype::F32),
+        "{:?}",
+        alone.cases
+    );
+    // One that serves more is asked about all of it.
+    let wider = evaluate("rmsnorm", small("rmsnorm"), &single);
+    assert!(correct(&wider.verdict), "{:?}", wider.verdict);
+    assert_eq!(wider.cases.iter().map(|case| case.case.dtype).collect::<BTreeSet<_>>().len(), 3);
+    let narrower = evaluate("rmsnorm", &single, small("rmsnorm")).verdict;
+    assert!(
+        narrower.status() == "reject" && narrower.why().contains("it does not serve f16, as the kernel"),
+        "{narrower:?}"
+    );
+    let other = edit(&single, &[("\"f32\"", "\"f16\"")]);
+    let untimed = evaluate("rmsnorm", &other, &other).verdict;
+    assert!(untimed.why().contains("it does not serve f32, in which it is timed"), "{untimed:?}");
 }

@@ -312,7 +312,13 @@ const ROWS: &[Row] = &[
         &[Compile],
         "outside the kernel's domain",
     ),
-    row("a type that is missing", "rmsnorm", &[("\"bf16\", ", "")], &[Compile], "it does not serve bf16"),
+    row(
+        "a type that is missing",
+        "rmsnorm",
+        &[("\"bf16\", ", "")],
+        &[Compile],
+        "it does not serve bf16, as the kernel that it would replace does",
+    ),
 ];
 
 #[test]

@@ -265,7 +265,7 @@ fn cases(
         ..ErrorStats::default()
     };
     let asked = |stage, case: Case, shrunk| CaseResult { stage, case, shrunk, errors: errors.clone(), failure: None };
-    let mut results: Vec<CaseResult> = plan(op, target, task.seed, &CASE_LIMITS)?
+    let mut results: Vec<CaseResult> = plan(op, target, &Dtype::ALL, task.seed, &CASE_LIMITS)?
         .into_iter()
         .map(|planned| asked(planned.stage, planned.case, planned.shrunk))
         .collect();
