@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
+use super::alone;
 use super::bench::{self, TimedArgs, parse_shape, present};
 use super::crew::CrewArgs;
 use super::device::{self, Device};
 use super::options::{DeviceArgs, PassArgs};
 use super::starter::Starter;
-use super::{alone, session};
 use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
+use crate::engine::files;
 use crate::engine::stop::{Rules, StopReason};
 use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan};
 use crate::history::{self, Archive, History, Pending, is_run_id};
@@ -239,14 +240,14 @@ async fn plan_model(
         Some(worker) => worker,
         None => starter.start(choice.device, Opening::Now).await?,
     };
-    let read = session::reader(Some(workspace));
+    let read = files::reader(Some(workspace));
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = session::kernels(Some(workspace), worker.device(), pass.dtype)?;
+    let kernels = files::kernels(Some(workspace), worker.device(), pass.dtype)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, options.seed, cancel).await?;
     tell(&profile.table());
     let options = Options { pass: Some(pass), ..options };
-    let kernel = |op: &str| session::kernel(Some(workspace), worker.device(), op, pass.dtype);
+    let kernel = |op: &str| files::kernel(Some(workspace), worker.device(), op, pass.dtype);
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))

@@ -11,6 +11,7 @@ use super::session;
 use super::starter::Starter;
 use crate::backend::CaseLimits;
 use crate::device::Opening;
+use crate::engine::files;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::{EvaluationTask, Progress, SelfTest};
 use crate::kernel::{FrontMatter, KernelFile};
@@ -173,7 +174,7 @@ impl Wanted {
         let workspace = Workspace::find(folder)?;
         // A text that says nothing of itself has no operation to look up.
         let front = KernelFile::parse(&text).with_context(|| format!("{}", path.display()))?.front;
-        let source = OpSource::read(&front.op, &session::reader(workspace.as_ref()))?;
+        let source = OpSource::read(&front.op, &files::reader(workspace.as_ref()))?;
         let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());
         let starter = worker.starter(&settings.run)?;
         let device = device_for(device, path, &front, settings.device, &starter)?;

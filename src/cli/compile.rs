@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
 
-use super::session;
 use crate::backend::BuildError;
 use crate::backend::cuda::judge::oracle_source;
 use crate::backend::cuda::{Compiled, Compiler, Unit};
+use crate::engine::files;
 use crate::kernel::{Facts, KernelError, KernelFile, Resolution, fits_arch, target_arch};
 use crate::op::{Dtype, OpSource, Operation, Shape};
 use crate::workspace::{Workspace, cache_dir};
@@ -81,7 +81,7 @@ pub(super) fn main(path: &Path, named: &str) -> anyhow::Result<ExitCode> {
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let workspace = Workspace::find(folder)?;
-    let op = OpSource::read(&kernel.front.op, &session::reader(workspace.as_ref()))?.operation()?;
+    let op = OpSource::read(&kernel.front.op, &files::reader(workspace.as_ref()))?.operation()?;
     let gpu = Gpu::choose(named, &kernel.front.arch).with_context(|| path.display().to_string())?;
     let arch = target_arch(&kernel.front.arch, gpu.capability);
     let resolutions = match resolutions(&op, &kernel, gpu) {

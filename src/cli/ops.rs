@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use crate::engine::files;
 use crate::op::Operation;
 use crate::workspace::Workspace;
 
@@ -17,12 +18,12 @@ pub(super) struct Args {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find(&std::env::current_dir()?)?;
-    let read = super::session::reader(workspace.as_ref());
+    let read = files::reader(workspace.as_ref());
     if let Some(name) = args.op {
         super::say(&full(&Operation::load(&read, &name)?));
         return Ok(ExitCode::SUCCESS);
     }
-    for name in super::session::operation_names(workspace.as_ref())? {
+    for name in files::operation_names(workspace.as_ref())? {
         let summary =
             Operation::load(&read, &name).map_or_else(|why| format!("cannot be used: {why}"), |op| op.summary);
         super::say(&format!("{name:<18} {summary}"));

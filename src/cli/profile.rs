@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::options::{DeviceArgs, ModelArgs, WorkerArgs};
 use super::{device, session};
 use crate::device::Opening;
+use crate::engine::files;
 use crate::model::ModelConfig;
 use crate::workspace::{Settings, Workspace};
 
@@ -39,11 +40,11 @@ async fn profile(args: Args) -> anyhow::Result<ExitCode> {
     let starter = args.worker.starter(&settings.run)?;
     let choice = device::choose(args.device, settings.device, &starter)?;
     choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
-    let read = session::reader(workspace.as_ref());
+    let read = files::reader(workspace.as_ref());
     let cancel = session::interruptible();
     let mut worker = starter.start(choice.device, Opening::Now).await?;
     let pass = args.model.pass.resolve(&settings.run, device::of(&worker)?, config.dtype);
-    let kernels = session::kernels(workspace.as_ref(), worker.device(), pass.dtype)?;
+    let kernels = files::kernels(workspace.as_ref(), worker.device(), pass.dtype)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, args.seed, &cancel).await?;
     super::say(&if args.json { serde_json::to_string_pretty(&profile)? } else { profile.table() });
     Ok(ExitCode::SUCCESS)

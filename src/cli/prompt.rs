@@ -11,6 +11,7 @@ use super::options::{DeviceArgs, WorkerArgs};
 use super::session;
 use crate::agent::prompt::{PARTS, PartText, Place, Prompt, Role, tokens};
 use crate::device::{DeviceCard, Opening, cached_card};
+use crate::engine::files;
 use crate::engine::{Phase, RunState, TargetState, brief};
 use crate::history::Archive;
 use crate::op::OpSource;
@@ -62,7 +63,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         return export(&args);
     }
     let (workspace, archive, run) = find(&args)?;
-    let prompt = Prompt::new(&session::reader(Some(&workspace)))?;
+    let prompt = Prompt::new(&files::reader(Some(&workspace)))?;
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
     let target = target(&state, args.op.as_deref())?;
     let read = |path: &str| {

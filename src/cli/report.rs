@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::{session, status};
+use super::status;
 use crate::engine::RunState;
+use crate::engine::files;
 use crate::history::Archive;
 use crate::op::{Dtype, OpSource, Shape};
 use crate::profile::CallCost;
@@ -52,7 +53,7 @@ fn render(workspace: &Workspace, archive: &Archive, run: &str) -> anyhow::Result
     // A run that goes on may be an experiment further by now; what the state does not know is left for the next time.
     let mut rows = archive.experiments(run)?;
     rows.retain(|row| row.exp < state.next_experiment);
-    let read = session::reader(Some(workspace));
+    let read = files::reader(Some(workspace));
     // The chart does without an operation whose files are gone or have changed.
     let cost = |op: &str, shape: &Shape, dtype: Dtype| {
         let op = OpSource::read(op, &read).ok()?.operation().ok()?;

@@ -10,6 +10,7 @@ use super::notify::{self, Ending, Notify};
 use super::progress::{Progress, Voice};
 use super::rules::RuleArgs;
 use super::session;
+use crate::engine::files;
 use crate::engine::stop::Rules;
 use crate::engine::{Parts, Run, RunError, RunState};
 use crate::history::Archive;
@@ -58,7 +59,7 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     };
     // An agent that cannot work is found out before anything is measured.
     let asked = args.agent.choice()?;
-    let read = session::reader(Some(&workspace));
+    let read = files::reader(Some(&workspace));
     let prices = &workspace.settings().prices;
     let known = match &asked {
         None if args.run.resumes() => None,

@@ -10,6 +10,7 @@ use super::options::{DeviceArgs, ModelArgs, WorkerArgs};
 use super::{device, session};
 use crate::device::Opening;
 use crate::engine::RunState;
+use crate::engine::files;
 use crate::history::Archive;
 use crate::model::{Graph, ModelConfig};
 use crate::verify::{Question, Shares};
@@ -76,7 +77,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let mut worker = starter.start(device, Opening::Now).await?;
     // A model's run had a kernel for each of its operations; what a kernel alone had around it is what stands here now.
     let mut before = match state.single() {
-        Some(_) => session::kernels(Some(&workspace), worker.device(), pass.dtype)?,
+        Some(_) => files::kernels(Some(&workspace), worker.device(), pass.dtype)?,
         None => BTreeMap::new(),
     };
     let mut after = before.clone();
@@ -95,7 +96,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let read = session::reader(Some(&workspace));
+    let read = files::reader(Some(&workspace));
     let speedups = state.speedups();
     let question = Question {
         config: &config,

@@ -109,7 +109,7 @@ impl Run {
         let (pool, notes, stop) = (self.pool.clone(), self.notes.clone(), self.flight_stop.clone());
         tokio::spawn(async move {
             let answer = verdict(&pool, &Question { number, task }, &notes, &stop).await;
-            tell(&notes, Note::Answer { trial: id, answer, took: began.elapsed() });
+            tell(&notes, Note::Answer { trial: id, answer: Box::new(answer), took: began.elapsed() });
         });
         self.show_workers();
         Ok(())

@@ -22,7 +22,7 @@ pub(super) enum Note {
     /// What keeps the agent waiting.
     Waits(String),
     /// The answer on a trial, and how long it was waited for.
-    Answer { trial: u64, answer: Answer, took: Duration },
+    Answer { trial: u64, answer: Box<Answer>, took: Duration },
 }
 
 /// What a judge answers.

@@ -8,6 +8,7 @@ mod brief;
 mod describe;
 mod events;
 mod experiment;
+pub mod files;
 mod flight;
 mod judging;
 mod last_word;
@@ -352,10 +353,13 @@ impl Run {
             Note::Trouble(what) => self.trouble(what),
             Note::Waits(what) => self.watcher.on(&RunEvent::Trouble { what: &what }),
             Note::Answer { trial, answer, took } => {
-                let said = answer.as_ref().map_or_else(ToString::to_string, |found| found.verdict.status().to_owned());
+                let said = answer
+                    .as_ref()
+                    .as_ref()
+                    .map_or_else(ToString::to_string, |found| found.verdict.status().to_owned());
                 tracing::info!(trial, took_s = took.as_secs_f64(), said, "a judge answers");
                 self.state.busy_s += took.as_secs_f64() / self.pool.len().max(1) as f64;
-                self.flight.land(trial, answer);
+                self.flight.land(trial, *answer);
             }
         }
     }

@@ -19,8 +19,7 @@ pub(super) struct Past {
     pub(super) state: Value,
 }
 
-/// What a run writes down, and reads of it.
-#[expect(clippy::missing_errors_doc, reason = "all fail as git and the file system do")]
+/// What a run writes down, and reads of it; all fail as git and the file system do.
 pub(super) trait Record: Send {
     /// A folder for whatever the run keeps beside; it may not be there yet.
     fn folder(&self) -> &Path;

@@ -144,6 +144,7 @@ fn workers_that_are_killed_cost_the_run_nothing_but_time() {
 
 #[test]
 #[ignore = "the full suite: .ci/run"]
+#[allow(clippy::print_stdout)]
 fn eight_workers_judge_nearly_eight_times_as_much() {
     let spent = |workers: usize| {
         let place = place(32, 1000);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use warpsmith::backend::cpu::CASE_LIMITS;
 use warpsmith::harness::{MAX_IMAGES, plan};
-use warpsmith::op::OpSource;
+use warpsmith::op::{Dtype, OpSource};
 
 use crate::bench::{Edits, PRODUCTS, correct, edit, evaluate, few, read};
 
