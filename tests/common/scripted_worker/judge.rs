@@ -38,7 +38,7 @@ impl ScriptedJudge {
         let card = DeviceCard {
             backend: "cpu".to_owned(),
             name: facts.name,
-            key: facts.key,
+            key: if script.own_devices { format!("{}-{}", facts.key, std::process::id()) } else { facts.key },
             cores: facts.cores,
             vector_bits: facts.vector_bits,
             l1_bytes: facts.l1_bytes,

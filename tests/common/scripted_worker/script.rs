@@ -14,6 +14,8 @@ use warpsmith::op::{Dtype, Shape};
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
+    /// Whether each worker has a device of its own: else they take turns, as all do that share one.
+    pub own_devices: bool,
     /// What makes a kernel wrong; one that no rule is for is right.
     fault: Vec<Fault>,
     /// How long a call takes.
