@@ -1,5 +1,4 @@
 /*---
-# sizes: shipped
 # as softmax_first_maximum, and launches at sizes beyond the timed ones take a second and more, so that an examination of some seconds asks very little
 # class: an examination that is starved by the kernel's own time
 op = "softmax"
