@@ -73,6 +73,10 @@ impl Run {
 
     /// Puts a trial to the judge, under the number that it will have if all before it become experiments. Its answer will land.
     pub(super) fn send(&mut self, index: usize, undecided: Undecided, number: u64) -> Result<(), RunError> {
+        self.put(index, undecided, number, false)
+    }
+
+    fn put(&mut self, index: usize, undecided: Undecided, number: u64, again: bool) -> Result<(), RunError> {
         let target = &self.state.targets[index];
         let trial = &undecided.trial;
         let textless = Undecided { trial: trial.textless(), ..undecided.clone() };
@@ -108,7 +112,7 @@ impl Run {
         self.flight.send(undecided, number, incumbent);
         let (pool, notes, stop) = (self.pool.clone(), self.notes.clone(), self.flight_stop.clone());
         tokio::spawn(async move {
-            let answer = verdict(&pool, &Question { number, task }, &notes, &stop).await;
+            let answer = verdict(&pool, &Question { number, again, task }, &notes, &stop).await;
             tell(&notes, Note::Answer { trial: id, answer: Box::new(answer), took: began.elapsed() });
         });
         self.show_workers();
@@ -169,7 +173,7 @@ impl Run {
             let mut undecided = sent.undecided;
             undecided.trial.parent = self.state.targets[index].incumbent;
             undecided.trial.seed = Stream::new(undecided.trial.seed, "against the new incumbent").bits(0);
-            return self.send(index, undecided, self.state.next_experiment).map(|()| None);
+            return self.put(index, undecided, self.state.next_experiment, true).map(|()| None);
         }
         self.park_or_record(index, agent, sent.with(evaluation)).map(|()| None)
     }

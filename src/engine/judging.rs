@@ -40,6 +40,8 @@ pub(super) fn tell(notes: &Notes, note: Note) {
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) number: u64,
+    /// Whether it was judged before, and all after it wait for its decision.
+    pub(super) again: bool,
     pub(super) task: EvaluationTask,
 }
 
@@ -58,7 +60,7 @@ pub(super) async fn verdict(pool: &Pool, question: &Question, notes: &Notes, can
     let what = format!("#{number}");
     let (mut deaths, mut failed) = (0, false);
     loop {
-        let mut worker = free(pool, &what, cancel).await?;
+        let mut worker = free(pool, &what, question.again || deaths > 0 || failed, cancel).await?;
         let ask = Ask::Evaluate(Box::new(question.task.clone()));
         let mut watch = |progress| tell(notes, Note::Judging { number, progress });
         match worker.ask(ask, &mut watch, cancel).await {
@@ -79,9 +81,10 @@ pub(super) async fn verdict(pool: &Pool, question: &Question, notes: &Notes, can
     }
 }
 
-async fn free(pool: &Pool, what: &str, cancel: &CancellationToken) -> Result<Lease, WorkerError> {
+async fn free(pool: &Pool, what: &str, first: bool, cancel: &CancellationToken) -> Result<Lease, WorkerError> {
+    let worker = async { if first { pool.worker_first(what).await } else { pool.worker(what).await } };
     tokio::select! {
-        worker = pool.worker(what) => worker,
+        worker = worker => worker,
         () = cancel.cancelled() => Err(WorkerError::cancelled()),
     }
 }
@@ -96,7 +99,7 @@ async fn blame(
 ) -> Answer {
     let not_known = || WorkerError::machine(&format!("{DEATHS} workers died of it, the last one so: {death}"));
     let Some(incumbent) = &question.task.incumbent else { return Err(not_known()) };
-    let mut worker = free(pool, &format!("the incumbent of #{}", question.number), cancel).await?;
+    let mut worker = free(pool, &format!("the incumbent of #{}", question.number), true, cancel).await?;
     let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..question.task.clone() };
     let mut watch = |progress| tell(notes, Note::Judging { number: question.number, progress });
     match worker.ask::<Evaluation>(Ask::Smoke(Box::new(task)), &mut watch, cancel).await {

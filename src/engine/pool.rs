@@ -3,6 +3,7 @@
 //! A worker that died is started again, after pauses that grow; one that stays away is left out, and the run goes on with the others.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ struct Shared {
     lanes: Mutex<Vec<Lane>>,
     /// Told whenever a worker becomes free or is left out.
     changed: Notify,
+    /// How many wait that go before all others.
+    urgent: AtomicUsize,
     began: Instant,
     device: DeviceCard,
 }
@@ -91,7 +94,13 @@ impl Pool {
             busy: Duration::ZERO,
         };
         let lanes = Mutex::new(workers.into_iter().map(lane).collect());
-        Ok(Self(Arc::new(Shared { lanes, changed: Notify::new(), began: Instant::now(), device })))
+        Ok(Self(Arc::new(Shared {
+            lanes,
+            changed: Notify::new(),
+            urgent: AtomicUsize::new(0),
+            began: Instant::now(),
+            device,
+        })))
     }
 
     /// One worker.
@@ -106,7 +115,13 @@ impl Pool {
             busy: Duration::ZERO,
         };
         let lanes = Mutex::new(vec![lane]);
-        Self(Arc::new(Shared { lanes, changed: Notify::new(), began: Instant::now(), device }))
+        Self(Arc::new(Shared {
+            lanes,
+            changed: Notify::new(),
+            urgent: AtomicUsize::new(0),
+            began: Instant::now(),
+            device,
+        }))
     }
 
     /// The device they judge on, by the first of them.
@@ -145,11 +160,24 @@ impl Pool {
     /// # Errors
     /// None is left: why the last one is not.
     pub async fn worker(&self, what: &str) -> Result<Lease, WorkerError> {
+        self.wait_for(what, Self::free_worker).await
+    }
+
+    /// The same, before all that wait for [`Self::worker`]: others wait for the answer.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) async fn worker_first(&self, what: &str) -> Result<Lease, WorkerError> {
+        let _waits = Urgent::new(&self.0);
+        self.wait_for(what, Self::any_free).await
+    }
+
+    async fn wait_for(&self, what: &str, free: fn(&Self, &str) -> Option<Lease>) -> Result<Lease, WorkerError> {
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(lease) = self.free_worker(what) {
+            if let Some(lease) = free(self, what) {
                 return Ok(lease);
             }
             if let Some(why) = self.all_gone() {
@@ -159,9 +187,13 @@ impl Pool {
         }
     }
 
-    /// A worker that is free now.
+    /// A worker that is free now, and that nobody waits for who goes first.
     #[must_use]
     pub fn free_worker(&self, what: &str) -> Option<Lease> {
+        if self.0.urgent.load(Ordering::Relaxed) > 0 { None } else { self.any_free(what) }
+    }
+
+    fn any_free(&self, what: &str) -> Option<Lease> {
         let mut lanes = self.0.lanes();
         let at = lanes.iter().position(|lane| lane.client.is_some())?;
         let client = lanes[at].client.take()?;
@@ -179,6 +211,23 @@ impl Pool {
             }
         }
         why
+    }
+}
+
+/// Someone who goes first, for as long as they wait.
+struct Urgent<'a>(&'a Shared);
+
+impl<'a> Urgent<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.urgent.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Urgent<'_> {
+    fn drop(&mut self) {
+        self.0.urgent.fetch_sub(1, Ordering::Relaxed);
+        self.0.changed.notify_waiters();
     }
 }
 

@@ -18,7 +18,12 @@ fn passes(count: u64) -> impl Iterator<Item = u64> {
 
 /// A transcript with so many proposals.
 fn transcript(count: u64) -> String {
-    passes(count).enumerate().fold(String::new(), |mut lines, (at, passes)| {
+    proposals(&passes(count).collect::<Vec<_>>())
+}
+
+/// A transcript that proposes these.
+fn proposals(passes: &[u64]) -> String {
+    passes.iter().enumerate().fold(String::new(), |mut lines, (at, passes)| {
         let text = kernels::keeps().replace("value = 200, choices = [4, 200]", &format!("value = {passes}, choices = [{passes}]"));
         let proposal = json!({"text": text, "technique": "tune", "description": format!("{passes} passes"), "ticket": at});
         let said = json!({"at": "2026-03-01T07:00:00Z", "said": "proposed", "op": "rmsnorm", "experiment": 2, "proposal": proposal});
@@ -160,7 +165,12 @@ fn eight_workers_judge_nearly_eight_times_as_much() {
     // Starting, the base, which all the rest waits for, and ending are alike for both.
     let idle = spent(1, 0);
     let (one, eight) = (spent(1, 8) - idle, spent(8, 64) - idle);
-    println!("a trial takes one worker {:.3} s, eight workers {:.3} s each: {:.2} times as many", one / 8.0, eight / 64.0, 8.0 * one / eight);
+    println!(
+        "a trial takes one worker {:.3} s, eight workers {:.3} s each: {:.2} times as many",
+        one / 8.0,
+        eight / 64.0,
+        8.0 * one / eight
+    );
     assert!(8.0 * one / eight > 6.0, "{one:.1} s and {eight:.1} s");
 }
 
