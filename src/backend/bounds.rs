@@ -35,6 +35,9 @@ pub(super) struct Bounds {
     pub misrounded: Option<f64>,
     /// Whether it is looked at to which side elements are off: of 16 bits that were rounded to the nearest, about half to each.
     pub sides: bool,
+    /// Whether that is looked at run by run and column by column too. Not where values that may themselves be of 16 bits are summed:
+    /// rounding one of them shifts whole rows of the results.
+    pub sides_of_groups: bool,
 }
 
 /// So many sums are not all small by chance, as one or a few may be where terms cancel.
@@ -116,6 +119,9 @@ impl Bounds {
             signed_terms: by_length,
             misrounded: rounds_once.then_some(MISROUNDED),
             sides: Defence::Unbiased.stands() && ordinary,
+            sides_of_groups: Defence::Unbiased.stands()
+                && ordinary
+                && !(op.tolerance.row_term && op.tolerance.signed_terms),
         };
         // An output that has no such rows (a mean beside its losses) is one row.
         Ok((bounds, if elements.is_multiple_of(row) { row } else { elements }))
@@ -128,7 +134,7 @@ impl Bounds {
             return self;
         }
         let rms_bound = if self.u <= U32 { self.rms_bound * times } else { self.rms_bound };
-        Self { sums: self.sums * times, rms_bound, misrounded: None, sides: false, ..self }
+        Self { sums: self.sums * times, rms_bound, misrounded: None, sides: false, sides_of_groups: false, ..self }
     }
 
     /// How far off an element is, as a multiple of its bound; infinite where no distance would do.

@@ -84,7 +84,7 @@ impl Bounds {
         share(elements / row, GRAIN.div_ceil(row), &|rows| {
             let mut stats = ErrorStats::default();
             let mut sums = Sums::default();
-            let mut sides = Sides::new(if self.sides { row } else { 0 });
+            let mut sides = Sides::new(if self.sides_of_groups { row } else { 0 });
             let mut got = vec![0.0; row];
             for index in rows {
                 let range = index * row..(index + 1) * row;
@@ -140,9 +140,11 @@ impl Bounds {
                 let side = usize::from(y.abs() > r.abs());
                 stats.sides[side] += 1;
                 run[side] += 1;
-                sides.columns[index][side] += 1;
+                if self.sides_of_groups {
+                    sides.columns[index][side] += 1;
+                }
             }
-            if self.sides && (index % RUN == RUN - 1 || index + 1 == got.len()) {
+            if self.sides_of_groups && (index % RUN == RUN - 1 || index + 1 == got.len()) {
                 sides.runs.add(std::mem::take(&mut run));
             }
             if y.is_finite() && r.abs() <= self.largest {
