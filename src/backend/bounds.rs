@@ -33,11 +33,32 @@ pub(super) struct Bounds {
     pub signed_terms: bool,
     /// The share of elements that may be rounded wrongly, where that is counted.
     pub misrounded: Option<f64>,
-    /// Whether it is looked at to which side elements are off: of 16 bits that were rounded to the nearest, about half to each.
-    pub sides: bool,
-    /// Whether that is looked at run by run and column by column too. Not where values that may themselves be of 16 bits are summed:
-    /// rounding one of them shifts whole rows of the results.
-    pub sides_of_groups: bool,
+    /// Of which elements it is counted to which side they are off.
+    pub sides: Sides,
+}
+
+/// Of which elements it is counted to which side they are off. Results that are cut off instead of being rounded are all off to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sides {
+    /// Of none.
+    Uncounted = 0,
+    /// Of all that differ from the oracle's: about half are rounded to each side. Where values that may themselves be of 16 bits are
+    /// summed, rounding one of them shifts whole rows of the results, and more than the last rounding decides which are not the nearest.
+    Inexact = 1,
+    /// Of those that are not the nearest number of their type. Few are, but where results are cut off; those that are rounded to the nearest
+    /// may well all be off to one side, as where the exact result lies beside a number of the type.
+    Misrounded = 2,
+}
+
+impl Sides {
+    /// Whether an element is counted.
+    pub(super) fn counts(self, y: f64, r: f64, stored: Stored) -> bool {
+        match self {
+            Self::Uncounted => false,
+            Self::Inexact => y != r,
+            Self::Misrounded => y != stored.nearest(r),
+        }
+    }
 }
 
 /// So many sums are not all small by chance, as one or a few may be where terms cancel.
@@ -118,10 +139,11 @@ impl Bounds {
             },
             signed_terms: by_length,
             misrounded: rounds_once.then_some(MISROUNDED),
-            sides: Defence::Unbiased.stands() && ordinary,
-            sides_of_groups: Defence::Unbiased.stands()
-                && ordinary
-                && !(op.tolerance.row_term && op.tolerance.signed_terms),
+            sides: match Defence::Unbiased.stands() && ordinary {
+                false => Sides::Uncounted,
+                true if op.tolerance.row_term && op.tolerance.signed_terms => Sides::Inexact,
+                true => Sides::Misrounded,
+            },
         };
         // An output that has no such rows (a mean beside its losses) is one row.
         Ok((bounds, if elements.is_multiple_of(row) { row } else { elements }))
@@ -134,7 +156,7 @@ impl Bounds {
             return self;
         }
         let rms_bound = if self.u <= U32 { self.rms_bound * times } else { self.rms_bound };
-        Self { sums: self.sums * times, rms_bound, misrounded: None, sides: false, sides_of_groups: false, ..self }
+        Self { sums: self.sums * times, rms_bound, misrounded: None, sides: Sides::Uncounted, ..self }
     }
 
     /// How far off an element is, as a multiple of its bound; infinite where no distance would do.

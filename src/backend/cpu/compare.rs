@@ -6,7 +6,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::share::share;
-use super::sides::{RUN, Sides};
 use crate::backend::bounds::{
     Bounds, Sums, finite, merge_outputs, misrounded_allowed, rms_of_finite, side_ratio, told_apart,
 };
@@ -79,12 +78,11 @@ impl Bounds {
         if elements == 0 {
             return ErrorStats::default();
         }
-        let shared = Mutex::new((ErrorStats::default(), Sums::default(), Sides::default()));
+        let shared = Mutex::new((ErrorStats::default(), Sums::default()));
         let size = stored.bytes();
         share(elements / row, GRAIN.div_ceil(row), &|rows| {
             let mut stats = ErrorStats::default();
             let mut sums = Sums::default();
-            let mut sides = Sides::new(if self.sides_of_groups { row } else { 0 });
             let mut got = vec![0.0; row];
             for index in rows {
                 let range = index * row..(index + 1) * row;
@@ -95,7 +93,7 @@ impl Bounds {
                     &expected.values[range.clone()],
                     &expected.terms[range.clone()],
                     range.start,
-                    (&mut stats, &mut sides),
+                    &mut stats,
                 );
                 stats.row_ratio = stats.row_ratio.max(self.rms_ratio(&one, 2.0 * self.rms_bound));
                 sums.add(&one);
@@ -103,15 +101,14 @@ impl Bounds {
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
             merge(&mut shared.0, &stats);
             shared.1.add(&sums);
-            shared.2.merge(&sides);
         });
-        let (mut stats, sums, sides) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (mut stats, sums) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
         stats.elements = elements as u64;
         stats.tensor_ratio = self.rms_ratio(&sums, self.rms_bound);
         if let Some(share) = self.misrounded {
             stats.misrounded_ratio = stats.misrounded as f64 / misrounded_allowed(share, elements as f64);
         }
-        stats.side_ratio = side_ratio(stats.sides).max(sides.ratio());
+        stats.side_ratio = side_ratio(stats.sides);
         stats.relative_rms = if sums.error == 0.0 { 0.0 } else { finite((sums.error / sums.value).sqrt()) };
         stats
     }
@@ -124,11 +121,10 @@ impl Bounds {
         want: &[f64],
         terms: &[f64],
         offset: usize,
-        (stats, sides): (&mut ErrorStats, &mut Sides),
+        stats: &mut ErrorStats,
     ) -> Sums {
         let row_term = if self.row_term > 0.0 { self.row_term * rms_of_finite(want) } else { 0.0 };
         let mut sums = Sums::default();
-        let mut run = [0; 2];
         for (index, ((&y, &r), &terms)) in got.iter().zip(want).zip(terms).enumerate() {
             // The oracle's terms of a finite value are finite; were they not, any value would pass.
             let terms = if terms.is_finite() { terms } else { r.abs() };
@@ -136,16 +132,8 @@ impl Bounds {
             if self.misrounded.is_some() && self.is_normal(r) {
                 stats.misrounded += u64::from(y != stored.nearest(r));
             }
-            if self.sides && self.is_normal(r) && y.is_finite() && y != r {
-                let side = usize::from(y.abs() > r.abs());
-                stats.sides[side] += 1;
-                run[side] += 1;
-                if self.sides_of_groups {
-                    sides.columns[index][side] += 1;
-                }
-            }
-            if self.sides_of_groups && (index % RUN == RUN - 1 || index + 1 == got.len()) {
-                sides.runs.add(std::mem::take(&mut run));
+            if self.sides.counts(y, r, stored) && self.is_normal(r) && y.is_finite() {
+                stats.sides[usize::from(y.abs() > r.abs())] += 1;
             }
             if y.is_finite() && r.abs() <= self.largest {
                 let error = y - r;

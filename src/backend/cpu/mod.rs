@@ -28,7 +28,6 @@ mod product;
 mod regions;
 mod rest;
 mod share;
-mod sides;
 mod signals;
 mod values;
 

@@ -123,9 +123,9 @@ impl Judged<'_> {
         scratch: u64,
         index: usize,
     ) -> Result<(), CudaError> {
-        let Bounds { u, s, largest, sums, row_term, rms_bound, signed_terms, misrounded, sides, .. } = self.bounds;
+        let Bounds { u, s, largest, sums, row_term, rms_bound, signed_terms, misrounded, sides } = self.bounds;
         let many = if signed_terms { MANY } else { f64::INFINITY };
-        let [rounds, sides] = [misrounded.is_some(), sides].map(|counted| f64::from(u8::from(counted)));
+        let (rounds, sides) = (f64::from(u8::from(misrounded.is_some())), f64::from(sides as u8));
         let rules = [u, s, largest, sums, row_term, 2.0 * rms_bound, many, rounds, sides];
         let rules = Words::default().many(rules.map(f64::to_bits)).done();
         let layout = self.layout.bytes();

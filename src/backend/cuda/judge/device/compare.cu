@@ -9,7 +9,7 @@ struct Rules {
     double row_bound; // 2L
     double many;      // from so many elements on terms do not loosen an rms bound
     double rounds;    // whether wrong roundings are counted
-    double sides;     // whether it is counted to which side elements are off
+    double sides;     // `Sides`: of which elements it is counted to which side they are off
 };
 
 struct Sums {
@@ -145,7 +145,8 @@ __device__ __forceinline__ Sums judge_run(const Rules &rules, int stored, const 
         }
         found.outside += !(ratio <= 1);
         if (rules.rounds != 0 && is_finite(r) && fabs(r) >= 2048 * rules.s) found.misrounded += y != nearest(stored, r);
-        if (rules.sides != 0 && is_finite(r) && is_finite(y) && y != r && fabs(r) >= 2048 * rules.s) {
+        if (rules.sides != 0 && is_finite(r) && is_finite(y) && y != (rules.sides == 2 ? nearest(stored, r) : r)
+            && fabs(r) >= 2048 * rules.s) {
             found.nearer += fabs(y) <= fabs(r);
             found.further += fabs(y) > fabs(r);
         }
