@@ -6,9 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::share::share;
-use crate::backend::bounds::{
-    Bounds, Sums, finite, merge_outputs, misrounded_allowed, rms_of_finite, side_ratio, told_apart,
-};
+use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, misrounded_allowed, rms_of_finite, told_apart};
 use crate::backend::values::decode_into;
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, OpError, Operation, Role, Stored};
@@ -108,7 +106,7 @@ impl Bounds {
         if let Some(share) = self.misrounded {
             stats.misrounded_ratio = stats.misrounded as f64 / misrounded_allowed(share, elements as f64);
         }
-        stats.side_ratio = side_ratio(stats.sides);
+        stats.side_ratio = self.sides.ratio(stats.sides, elements as f64);
         stats.relative_rms = if sums.error == 0.0 { 0.0 } else { finite((sums.error / sums.value).sqrt()) };
         stats
     }

@@ -5,7 +5,7 @@ use super::arena::{Arena, words};
 use super::desk::{Desk, THREADS, place};
 use super::oracle::{ExpectedTensor, Oracle};
 use super::words::{Words, number};
-use crate::backend::bounds::{Bounds, MANY, Sums, finite, merge_outputs, misrounded_allowed, side_ratio, told_apart};
+use crate::backend::bounds::{Bounds, MANY, Sums, finite, merge_outputs, misrounded_allowed, told_apart};
 use crate::backend::{CaseMemory, Region, Span};
 use crate::evaluation::{ErrorStats, WorstOutputs};
 use crate::op::{Role, Stored};
@@ -172,7 +172,7 @@ impl Judged<'_> {
                 .misrounded
                 .map_or(0.0, |share| words[10] as f64 / misrounded_allowed(share, self.elements as f64)),
             sides: [words[11], words[12]],
-            side_ratio: side_ratio([words[11], words[12]]),
+            side_ratio: self.bounds.sides.ratio([words[11], words[12]], self.elements as f64),
         }
     }
 }
