@@ -1,4 +1,4 @@
-//! How far from the oracle a result may be (JUDGE, "Tolerances, measured").
+//! How far from the oracle a result may be (docs/judging.md, "Tolerances").
 
 // `!(a <= b)` is how a comparison is written here, so that NaN fails.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]

@@ -222,7 +222,7 @@ impl CaseMemory {
     /// eight times what surrounds it, so that a right answer changes by more than its tolerance.
     ///
     /// What stands in the output is then the answer to another question: a kernel that recognises its
-    /// inputs by a sample, and returns what it stored, is caught (JUDGE, row 4).
+    /// inputs by a sample, and returns what it stored, is caught.
     pub fn change_one<A: Arena>(&self, arena: &mut A, copy: usize, seed: u64) -> Option<Change> {
         let stream = Stream::new(seed, "change");
         let inputs: Vec<(&str, Stored, Span)> = self

@@ -38,7 +38,7 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// `max(read / BW_r + write / BW_w, flops / peak, launch)` (JUDGE, "Oracle and timing costs").
+/// `max(read / BW_r + write / BW_w, flops / peak, launch)` (docs/how-timing-decides.md, "Roofline and floor").
 #[must_use]
 pub fn roofline(card: &DeviceCard, read_bytes: f64, write_bytes: f64, flops: f64, dtype: Dtype) -> Roofline {
     let ceilings = &card.ceilings;

@@ -86,6 +86,17 @@ impl Pool {
                 ));
             }
         }
+        Ok(Self::alike(workers, device))
+    }
+
+    /// One worker.
+    #[must_use]
+    pub fn of_one(worker: Client) -> Self {
+        let device = worker.device().clone();
+        Self::alike(vec![("worker".to_owned(), worker)], device)
+    }
+
+    fn alike(workers: Vec<(String, Client)>, device: DeviceCard) -> Self {
         let lane = |(name, client): (String, Client)| Lane {
             name,
             device: client.device().clone(),
@@ -94,34 +105,8 @@ impl Pool {
             busy: Duration::ZERO,
         };
         let lanes = Mutex::new(workers.into_iter().map(lane).collect());
-        Ok(Self(Arc::new(Shared {
-            lanes,
-            changed: Notify::new(),
-            urgent: AtomicUsize::new(0),
-            began: Instant::now(),
-            device,
-        })))
-    }
-
-    /// One worker.
-    #[must_use]
-    pub fn of_one(worker: Client) -> Self {
-        let device = worker.device().clone();
-        let lane = Lane {
-            name: "worker".to_owned(),
-            device: device.clone(),
-            client: Some(worker),
-            doing: Doing::Waiting,
-            busy: Duration::ZERO,
-        };
-        let lanes = Mutex::new(vec![lane]);
-        Self(Arc::new(Shared {
-            lanes,
-            changed: Notify::new(),
-            urgent: AtomicUsize::new(0),
-            began: Instant::now(),
-            device,
-        }))
+        let (changed, urgent) = (Notify::new(), AtomicUsize::new(0));
+        Self(Arc::new(Shared { lanes, changed, urgent, began: Instant::now(), device }))
     }
 
     /// The device they judge on, by the first of them.

@@ -121,8 +121,7 @@ impl Run {
             self.trial(ONLY, Proposal { text, technique, ..Proposal::default() }, &mut agent)
         };
         undecided.trial.proposal.description = description.to_owned();
-        undecided.trial.author = agent.name;
-        let mut agent = Outside { name: undecided.trial.author.clone() };
+        undecided.trial.author.clone_from(&agent.name);
         let answer = self.judge(ONLY, undecided).await;
         self.state.targets[ONLY].progress.spent += began.elapsed();
         match answer {

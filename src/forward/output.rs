@@ -21,7 +21,7 @@ pub struct OutputCheck {
 
 /// How far two honest models of `calls` calls may differ, as a fraction of the output's rms: `L sqrt(2 calls)`.
 ///
-/// The judge lets one call differ from the exact result by L of the tensor's rms (JUDGE, "Tolerances": the loosest of
+/// The judge lets one call differ from the exact result by L of the tensor's rms (docs/judging.md, "Tolerances": the loosest of
 /// the operations, fused_mlp). Each call's error is its own, so in a residual stream they add in quadrature over the
 /// calls, and once more over the two models, neither of which is exact.
 #[must_use]

@@ -64,7 +64,7 @@ fn examine<B: Backend>(
     if !once {
         same_in_part(trial, &memory, seed)?;
     }
-    // One random element changes, nothing is poisoned: a result remembered from the first launch is now wrong (JUDGE, row 4).
+    // One random element changes, nothing is poisoned: a result remembered from the first launch is now wrong.
     let change = memory.change_one(&mut trial.arena, 0, seed);
     let outputs = match launch(trial, host, &memory, image)? {
         Ok(outputs) => outputs,

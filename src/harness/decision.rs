@@ -1,4 +1,4 @@
-//! The keep rule: a pure decision over measured blocks (JUDGE, "The keep rule, measured").
+//! The keep rule: a pure decision over measured blocks (docs/how-timing-decides.md, "The keep rule").
 //!
 //! What dominates is a bias per process (address layout, clocks), not the noise of samples: more repetitions do not
 //! help, margins and fresh processes do. So the rule has two stages. The first looks after 20, 40 and 80 blocks and asks

@@ -17,7 +17,7 @@ use super::spread::{COPIES, copies, spread};
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::{MatchUp, Rig, rooflines};
 
-/// A measured time below this share of the physical floor is looked at again (JUDGE: 0.97).
+/// A measured time below this share of the physical floor is looked at again (docs/how-timing-decides.md, "Roofline and floor").
 const FLOOR_SHARE: f64 = 0.97;
 
 /// No honest kernel is this far below measured ceilings, whatever the noise of their calibration.
@@ -217,7 +217,8 @@ fn first_stage<B: Backend>(
 }
 
 /// A time below the physical floor is never just kept: every rotated output is verified in a fresh process, and a time
-/// that no machine of these ceilings can reach is rejected all the same (JUDGE, row 55).
+/// that no machine of these ceilings can reach is rejected all the same (docs/how-timing-decides.md,
+/// "Roofline and floor").
 fn below_floor<B: Backend>(
     bench: &Bench<'_, B>,
     rig: &mut Rig<B>,

@@ -1,4 +1,4 @@
-//! The keep rule under the noise of JUDGE.md, with the production code for orders, blocks and decisions.
+//! The keep rule under noise as it was measured (docs/how-timing-decides.md, "How often it errs"), with the production code for orders, blocks and decisions.
 //!
 //! A machine has a lognormal noise of samples (0.5 to 3 %), outliers with a heavy tail (one sample in fifty, up to
 //! several times the time), a drift that both sides share (AR(1), 1 %), and what dominates: a bias of `d` per process
@@ -205,7 +205,7 @@ fn small_losses_are_never_kept() {
 
 #[test]
 fn gains_are_found_with_the_published_power_where_processes_differ_little() {
-    // JUDGE: 1.5 % found 82 %, 2 % 98 %, 3 % 100 % of the time.
+    // docs/how-timing-decides.md: 1.5 % found 82 %, 2 % 98 %, 3 % 100 % of the time.
     for (gain, least) in [(0.015, 0.82), (0.02, 0.98), (0.03, 0.999)] {
         let tally = tally(250, 4, QUIET, &Gain::Ratio(gain));
         assert!(tally.share(tally.keeps) >= least, "{gain}: {tally:?}");

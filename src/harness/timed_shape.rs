@@ -89,7 +89,7 @@ impl TimedShape {
         (0..self.batch as u64).filter_map(change).collect()
     }
 
-    /// Which copies of a sample are checked: the last, and one that nobody can foresee (JUDGE, row 6).
+    /// Which copies of a sample are checked: the last, and one that nobody can foresee.
     pub(super) fn checked(seed: u64, round: u64, sample: &[usize]) -> Vec<usize> {
         let Some((last, others)) = sample.split_last() else { return Vec::new() };
         let another = Stream::new(seed, "another").below(round << 8 ^ *last as u64, others.len().max(1) as u64);

@@ -211,7 +211,7 @@ impl<B: Backend> Rig<B> {
                     fastest = fastest.min(took);
                     spent += Duration::from_secs_f64(took / 1e6);
                 }
-                // From the incumbent alone, so that a candidate has no say in how it is measured (JUDGE, row 54).
+                // From the incumbent alone, so that a candidate has no say in how it is measured.
                 if side == Side::Incumbent {
                     let shape = &mut self.shapes[index];
                     let batch = bench.backend.calls_per_sample(fastest, shape.copies);

@@ -1,4 +1,4 @@
-//! A measurement that counts only where heat did not hold the device's clocks down (JUDGE, "Oracle and timing costs").
+//! A measurement that counts only where heat did not hold the device's clocks down.
 //!
 //! The power cap is no reason to measure again: large products run under it as a matter of course.
 

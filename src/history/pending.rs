@@ -11,7 +11,7 @@ use crate::workspace::{remove_if_there, write_synced};
 /// An experiment that has begun and is not in the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Tells it from others under way; 0 where there was only ever one at a time (before version 3's scheduler).
+    /// Tells it from others under way; 0 in files from before there could be several.
     #[serde(default)]
     pub trial: u64,
     /// The number it will have, from 1, if all before it become experiments.

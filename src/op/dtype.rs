@@ -27,7 +27,7 @@ impl Dtype {
         }
     }
 
-    /// Unit roundoff u: half the spacing at 1 (JUDGE: 2^-11, 2^-8, 2^-24).
+    /// Unit roundoff u: half the spacing at 1 (2^-11, 2^-8, 2^-24).
     #[must_use]
     pub fn roundoff(self) -> f64 {
         match self {

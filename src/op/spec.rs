@@ -261,7 +261,7 @@ pub struct Output {
     pub size: Expr,
 }
 
-/// The two-part tolerance of JUDGE ("Tolerances, measured").
+/// The tolerance, in two parts (docs/judging.md, "Tolerances").
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tolerance {

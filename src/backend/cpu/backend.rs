@@ -25,7 +25,7 @@ use crate::op::{Dtype, OpSource, Operation, Sample, Shape, Stored, TargetShape};
 
 /// What a processor judges in a fraction of a second a case.
 pub const CASE_LIMITS: CaseLimits = CaseLimits {
-    // A multiply-add of an oracle costs 7 to 9 ns on two cores (JUDGE, "Oracle and timing costs").
+    // A multiply-add of an oracle costs 7 to 9 ns on two cores.
     macs: 1 << 26,
     macs_twice: u64::MAX,
     // What two cores draw, compute and compare in that time.

@@ -1,4 +1,4 @@
-//! Candidate against oracle: every element, in two parts (JUDGE, "Tolerances, measured").
+//! Candidate against oracle: every element, in two parts (docs/judging.md, "Tolerances").
 
 // `!(a <= b)` is how a comparison is written here, so that NaN fails.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]

@@ -22,7 +22,7 @@ use crate::kernel::FrontMatter;
 use crate::op::{Dtype, Operation, Pass, Sample, Shape};
 
 /// Below this a launch is measured with others of a recording over rotated buffers, because a pair of events costs 4 µs and
-/// resolves half of one; above it alone, after a sweep of the cache (JUDGE, "Oracle and timing costs").
+/// resolves half of one; above it alone, after a sweep of the cache (docs/how-timing-decides.md, "What is measured").
 const ALONE_US: f64 = 50.0;
 /// How long such a recording should take, so that what starting it costs is below a percent.
 const RECORDING_US: f64 = 400.0;

@@ -62,7 +62,7 @@ pub fn calibrate(desk: &Desk, build: Build<'_>) -> Result<DeviceCard, String> {
         l1_bytes: facts.shared_per_multiprocessor.into(),
         l2_bytes: facts.l2_bytes,
         l3_bytes: 0,
-        // Rotated over so much, nothing of a buffer is left in the cache (JUDGE, "Timing").
+        // Rotated over so much, nothing of a buffer is left in the cache.
         cold_bytes: 3 * facts.l2_bytes,
         facts: front_matter_facts(facts),
         ceilings: Ceilings {
