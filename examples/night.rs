@@ -48,16 +48,7 @@ async fn main() -> anyhow::Result<()> {
 
     let run = next_run_id(jiff::Zoned::now().date(), &Archive::open(&workspace)?.used_run_ids()?);
     let rules = Rules { budget: Some(Duration::from_secs(3600)), ..Rules::default() };
-    let options = Options {
-        run,
-        model: name,
-        pass: Some(pass),
-        agent: Choice::Tuner,
-        rules,
-        only: vec![],
-        skip: vec![],
-        seed: 1,
-    };
+    let options = Options { run, model: name, agent: Choice::Tuner, rules, only: vec![], skip: vec![], seed: 1 };
     let kernel = |op: &str| files::kernel(Some(&workspace), &card, op, pass.dtype);
     let state = plan(options, profile, &card, &judge, &kernel)?;
     let history = History::begin(&workspace, &state.run, serde_json::to_value(&state)?)?;

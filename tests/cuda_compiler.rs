@@ -105,11 +105,14 @@ fn a_second_time_comes_from_the_cache_and_many_compile_at_once() {
     let text = kernel(&body("y[0] = ws_store(VEC);"));
     let file = KernelFile::parse(&text).expect("front matter");
     let resolutions = [Dtype::F16, Dtype::Bf16, Dtype::F32].map(|dtype| resolve(&file, dtype));
+    let start = Instant::now();
     let first = bench.compile(&file, &resolutions).expect("compiles");
+    let compiling = start.elapsed();
     assert_eq!(first.len(), 3);
     let start = Instant::now();
     assert_eq!(bench.compile(&file, &resolutions).expect("compiles"), first);
-    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    let looking_up = start.elapsed();
+    assert!(looking_up < compiling / 3, "{looking_up:?} after {compiling:?}");
     assert!(bench.cache.path().join("cuda").join(format!("{}.cubin", first[0].key)).is_file());
 }
 
@@ -281,7 +284,6 @@ fn a_compilation_that_does_not_end_is_ended_when_nobody_wants_it() {
     let file = KernelFile::parse(&text).expect("front matter");
     let resolution = resolve(&file, Dtype::F16);
     let cancelled = AtomicBool::new(false);
-    let start = Instant::now();
     let result = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(300));
@@ -290,7 +292,6 @@ fn a_compilation_that_does_not_end_is_ended_when_nobody_wants_it() {
         bench.compiler.candidate(&bench.op, &file, &[resolution], 90, &facts(), &cancelled)
     });
     assert!(matches!(result, Err(BuildError::Cancelled)), "{result:?}");
-    assert!(start.elapsed() < Duration::from_secs(5));
     bench.code(&body("y[0] = 0;")).expect("the next one compiles");
 }
 

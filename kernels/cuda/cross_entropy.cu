@@ -35,10 +35,11 @@ struct __align__(16) Piece {
     T of[VEC];
 };
 
-/* 2^x within 2 units in the last place; results below the normal range are zero. */
+/* 2^x for x <= 0, within 2 units in the last place; results below the normal range are zero. The shift is a product as it is rounded,
+   which of a mask of -1e30 is off by 1e22: without a limit that would be infinity. */
 __device__ float power_of_two(float x) {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("min.NaN.f32 %0, %1, 1.0;\n\tex2.approx.ftz.f32 %0, %0;" : "=&f"(y) : "f"(x));
     return y;
 }
 

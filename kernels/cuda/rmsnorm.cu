@@ -70,6 +70,16 @@ __device__ Piece pack(const float (&v)[VEC]) {
     }
     return piece;
 }
+/* Marked to be evicted last: what is written to y then takes the place of other results, not of rows that are on their way. An H200
+   reads and writes 16384 rows of 8192 columns in 124.5 us so, in 128.5 without; where all fits into the L2 cache nothing changes. */
+__device__ Piece load_to_stay(const Piece *from) {
+    uint64_t policy;
+    Piece piece;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(piece.word[0]), "=r"(piece.word[1]), "=r"(piece.word[2]), "=r"(piece.word[3]) : "l"(from), "l"(policy));
+    return piece;
+}
 /* Lets the compiler unpack a piece anew: unpacked from one use to the next, it would take twice the registers. */
 __device__ void keep_packed(Piece &p) { asm("" : "+r"(p.word[0]), "+r"(p.word[1]), "+r"(p.word[2]), "+r"(p.word[3])); }
 
@@ -120,7 +130,7 @@ aligned(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         held[i] = {};
-        if (lane + i * lanes < have) held[i] = from[lane + i * lanes];
+        if (lane + i * lanes < have) held[i] = load_to_stay(from + lane + i * lanes);
     }
 #pragma unroll
     for (int i = 0; i < HELD; i++)

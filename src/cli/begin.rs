@@ -176,7 +176,6 @@ async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &Cancellation
     let options = Options {
         run: history::next_run_id(jiff::Zoned::now().date(), &Archive::open(workspace)?.used_run_ids()?),
         model: alone::path_in(workspace, &args.model)?,
-        pass: None,
         agent: wanted.agent.clone().unwrap_or_default(),
         rules: rules(wanted, &workspace.settings().run)?,
         only: args.only.clone(),
@@ -246,7 +245,6 @@ async fn plan_model(
     let kernels = files::kernels(Some(workspace), worker.device(), pass.dtype)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, options.seed, cancel).await?;
     tell(&profile.table());
-    let options = Options { pass: Some(pass), ..options };
     let kernel = |op: &str| files::kernel(Some(workspace), worker.device(), op, pass.dtype);
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
     args.narrow(&mut state, pass.dtype)?;

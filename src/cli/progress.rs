@@ -101,7 +101,7 @@ impl Watcher for Progress {
             RunEvent::Started { state, .. } => self.take_state(state),
             RunEvent::Ranked { state } => {
                 self.take_state(state);
-                let next = if state.pass.is_some() { ranking(state) } else { String::new() };
+                let next = if state.workload.whole().is_some() { ranking(state) } else { String::new() };
                 if !next.is_empty() {
                     self.plain(&format!("next, by what the whole could gain: {next}"));
                 }
@@ -109,7 +109,7 @@ impl Watcher for Progress {
             RunEvent::Target { target, state } => {
                 self.take_state(state);
                 // A kernel alone was named in the first line.
-                if state.pass.is_some() {
+                if state.workload.whole().is_some() {
                     self.plain(&format!("target {}: {:.0} % of the model", target.op, 100.0 * target.share));
                 }
             }
@@ -155,7 +155,7 @@ impl Drop for Progress {
 /// `matmul 1.32x at its roof (37 % of the time), fused_mlp 1.23x (49 %)`: the order is that of the first figure.
 fn ranking(state: &RunState) -> String {
     let open = |target: &&TargetState| matches!(target.phase, Phase::Waiting | Phase::Active);
-    let ranked = state.before.as_ref().map(|profile| profile.ranked_targets(&state.speedups())).unwrap_or_default();
+    let ranked = state.workload.ranked(&state.speedups());
     let words = |(at, target): (usize, &TargetState)| {
         let [roof, time] = if at == 0 { [" at its roof", " of the time"] } else { [""; 2] };
         let known = ranked.iter().find(|known| known.op == target.op);

@@ -76,10 +76,18 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
     text
 }
 
+/// A topic of the examination that took less is named without its time.
+const WORTH_SAYING_S: f64 = 1.0;
+
 /// What the second tier asked.
 fn examined(examination: &Examination) -> String {
     let cases: u32 = examination.asked.values().sum();
-    let asked: Vec<String> = examination.asked.iter().map(|(topic, count)| format!("{topic} {count}")).collect();
+    let took = |topic: &str| examination.asked_s.get(topic).copied().filter(|seconds| *seconds >= WORTH_SAYING_S);
+    let words = |(topic, count): (&String, &u32)| match took(topic) {
+        Some(seconds) => format!("{topic} {count} ({seconds:.1} s)"),
+        None => format!("{topic} {count}"),
+    };
+    let asked: Vec<String> = examination.asked.iter().map(words).collect();
     let asked = format!("  examined in {cases} more cases, {:.1} s: {}\n", examination.took_s, asked.join(", "));
     std::iter::once(asked).chain(examination.instruments.iter().map(|(name, words)| looked(name, words))).collect()
 }

@@ -64,7 +64,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let wanted = args.device.or(device::backend_of(&state.backend)?);
     let starter = args.worker.starter(&workspace.settings().run)?;
     let device = device::choose(wanted, workspace.settings().device, &starter)?.device;
-    let pass = args.model.pass.in_phase(state.pass.map(|pass| pass.phase));
+    let pass = args.model.pass.in_phase(state.workload.pass().map(|pass| pass.phase));
     // The run has named it.
     let backend = device.backend().unwrap_or(BackendName::Cpu);
     let pass = pass.resolve(&workspace.settings().run, backend, config.dtype);
@@ -108,7 +108,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         // Another pass has other shares, and was never predicted; nor was what the run did not make.
         predicted: state
             .predicted()
-            .filter(|_| state.pass == Some(pass) && unjudged.is_empty())
+            .filter(|_| state.workload.pass() == Some(pass) && unjudged.is_empty())
             .map(|(_, ratio)| ratio),
         seed: crate::rng::secret_seed(),
     };

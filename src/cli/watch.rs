@@ -167,7 +167,6 @@ fn state(
     let options = Options {
         run,
         model: file,
-        pass: None,
         agent: Choice::Outside { name: "watch".to_owned() },
         rules,
         only: Vec::new(),

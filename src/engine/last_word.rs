@@ -36,7 +36,9 @@ impl Run {
     /// What the run cannot survive; a model that cannot be compared at all is noted, and nothing is taken back.
     pub(super) async fn last_word(&mut self, index: usize) -> Result<(), RunError> {
         let target = &self.state.targets[index];
-        let Some(pass) = self.state.pass.filter(|_| target.kept > 0 && !target.agreed && target.vs_user() > 1.0) else {
+        let Some(pass) =
+            self.state.workload.pass().filter(|_| target.kept > 0 && !target.agreed && target.vs_user() > 1.0)
+        else {
             return Ok(());
         };
         let began = Instant::now();

@@ -26,6 +26,7 @@ mod summary;
 mod target;
 mod trial;
 mod winners;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,6 +59,7 @@ pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, V
 pub use step::Edited;
 use stop::{Moment, RunProgress, StopReason};
 pub use trial::{Judged, Trial};
+pub use workload::Workload;
 
 /// Why a run cannot go on. What it has done so far is in the journal either way.
 #[derive(Debug, thiserror::Error)]
@@ -242,7 +244,7 @@ impl Run {
     /// Measures what was kept so far in the whole model, and puts the waiting targets in the order of what
     /// they can still do for it.
     async fn rank_again(&mut self, index: usize) -> Result<(), RunError> {
-        let Some(pass) = self.state.pass else { return Ok(()) };
+        let Some(pass) = self.state.workload.pass() else { return Ok(()) };
         let target = &self.state.targets[index];
         if target.vs_user() > 1.0 && target.share >= LEAST_VISIBLE_SHARE {
             match self.measure_in_model(pass).await {
@@ -258,11 +260,9 @@ impl Run {
             }
             self.tick();
         }
-        if let Some(profile) = &self.state.before {
-            let ranked = profile.ranked_targets(&self.state.speedups());
-            plan::rank(&mut self.state.targets, &ranked);
-            self.watcher.on(&RunEvent::Ranked { state: &self.state });
-        }
+        let ranked = self.state.workload.ranked(&self.state.speedups());
+        plan::rank(&mut self.state.targets, &ranked);
+        self.watcher.on(&RunEvent::Ranked { state: &self.state });
         Ok(())
     }
 
@@ -295,7 +295,7 @@ impl Run {
             }
             // Also what beat the library from the start is in the model.
             let changed = self.state.targets.iter().any(|target| target.kept > 0 || target.vs_user() > 1.0);
-            if let Some(pass) = self.state.pass.filter(|_| changed) {
+            if let Some(pass) = self.state.workload.pass().filter(|_| changed) {
                 self.watcher.on(&RunEvent::Verifying);
                 match self.verify(pass).await {
                     Ok(report) => {

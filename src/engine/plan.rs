@@ -3,12 +3,12 @@
 use crate::agent::{Bill, Choice};
 use crate::device::DeviceCard;
 use crate::kernel::kernel_file;
-use crate::model::Pass;
 use crate::profile::{Profile, RankedTarget};
 
 use super::RunError;
 use super::state::{Phase, RunState, TargetState, VERSION};
 use super::stop::Rules;
+use super::workload::Workload;
 
 /// What the user asked for.
 #[derive(Debug, Clone)]
@@ -17,8 +17,6 @@ pub struct Options {
     pub run: String,
     /// The model directory or the kernel file, as it is shown.
     pub model: String,
-    /// The pass; none for a kernel outside of any model.
-    pub pass: Option<Pass>,
     /// Who proposes.
     pub agent: Choice,
     /// When to stop.
@@ -68,7 +66,7 @@ pub fn plan(
             "no operation of this model is worth the time: every ceiling is under 1 %".into(),
         ));
     }
-    Ok(begun(options, Some(profile), targets, device, judge))
+    Ok(begun(options, Workload::Model(Box::new(profile)), targets, device, judge))
 }
 
 /// The state that a single kernel, outside of any model, starts from; [`Options::model`] names its file.
@@ -77,13 +75,13 @@ pub fn plan(
 #[must_use]
 pub fn alone(options: Options, target: TargetState, device: &DeviceCard, judge: &str) -> RunState {
     let target = TargetState { named: true, share: 1.0, ..target };
-    begun(Options { pass: None, ..options }, None, vec![target], device, judge)
+    begun(options, Workload::Operation, vec![target], device, judge)
 }
 
 /// A run that has done nothing yet.
 fn begun(
     options: Options,
-    profile: Option<Profile>,
+    workload: Workload,
     targets: Vec<TargetState>,
     device: &DeviceCard,
     judge: &str,
@@ -92,7 +90,7 @@ fn begun(
         version: VERSION,
         run: options.run,
         model: options.model,
-        pass: options.pass,
+        workload,
         agent: options.agent,
         bill: Bill::default(),
         backend: device.backend.clone(),
@@ -106,7 +104,6 @@ fn begun(
         next_experiment: 1,
         trials: 0,
         decided: 0,
-        before: profile,
         targets,
         in_model: None,
         ceilings: Some(device.ceilings.clone()),

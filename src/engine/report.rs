@@ -21,12 +21,12 @@ impl RunState {
     #[must_use]
     pub fn report(&self, rows: &[Row], cost: CostOf<'_>) -> RunReport {
         let span = rows.first().zip(rows.last()).map(|(first, last)| [first.time.clone(), last.time.clone()]);
-        let parts = self.before.as_ref().map(|profile| self.parts(profile)).unwrap_or_default();
-        let notes = self.before.iter().flat_map(|profile| &profile.notes);
+        let parts = self.workload.whole().map(|profile| self.parts(profile)).unwrap_or_default();
+        let notes = self.workload.whole().into_iter().flat_map(|profile| &profile.notes);
         RunReport {
             run: self.run.clone(),
             model: self.model.clone(),
-            pass: self.workload(),
+            pass: self.timed_at(),
             device: self.device.clone(),
             backend: self.backend.clone(),
             agent: self.agent.name().to_owned(),
@@ -44,23 +44,20 @@ impl RunState {
             ceilings: self.ceilings.as_ref().map(|ceilings| CeilingLines {
                 read_gb_s: ceilings.read_gb_s,
                 write_gb_s: ceilings.write_gb_s,
-                arithmetic: self.dtype().and_then(|dtype| Some((dtype.to_string(), *ceilings.gflops.get(&dtype)?))),
+                arithmetic: self
+                    .workload
+                    .dtype(&self.targets)
+                    .and_then(|dtype| Some((dtype.to_string(), *ceilings.gflops.get(&dtype)?))),
             }),
             notes: notes.cloned().collect(),
             seed: self.seed,
         }
     }
 
-    /// The type of the pass, or at which a kernel alone is timed.
-    fn dtype(&self) -> Option<Dtype> {
-        let timed = || Some(self.single()?.shapes.first()?.dtype);
-        self.pass.map(|pass| pass.dtype).or_else(timed)
-    }
-
     fn whole(&self) -> Whole {
         let verified = self.verified.as_ref();
         Whole {
-            before_us: self.before.as_ref().map(|profile| profile.whole_us),
+            before_us: self.workload.whole().map(|profile| profile.whole_us),
             predicted: self.predicted().map(|(_, ratio)| ratio),
             measured: verified.map(|report| Measured {
                 ratio: report.measured.median,

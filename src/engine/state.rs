@@ -9,13 +9,12 @@ use crate::agent::{Attempt, Bill, Choice};
 use crate::device::Ceilings;
 use crate::evaluation::{Evaluation, Timing, Verdict};
 use crate::harness::Precision;
-use crate::model::Pass;
 use crate::op::TargetShape;
-use crate::profile::Profile;
 use crate::verify::Report;
 
 use super::stop::{Rules, StopReason, TargetProgress};
 use super::trial::Judged;
+use super::workload::Workload;
 
 /// Raised whenever the meaning of a field changes; a run of another version is not resumed.
 pub const VERSION: u32 = 3;
@@ -29,8 +28,9 @@ pub struct RunState {
     pub run: String,
     /// The model directory, or the kernel file that is improved outside of any model; relative to the workspace.
     pub model: String,
-    /// The pass that is profiled; none where a single kernel is improved outside of any model.
-    pub pass: Option<Pass>,
+    /// What the targets are parts of.
+    #[serde(flatten)]
+    pub workload: Workload,
     /// Who proposes.
     pub agent: Choice,
     /// What its proposals have cost so far.
@@ -59,8 +59,6 @@ pub struct RunState {
     /// The last trial that was decided; all before it were as well.
     #[serde(default)]
     pub decided: u64,
-    /// The profile the run started from; none without a pass.
-    pub before: Option<Profile>,
     /// Targets: done ones, the active one, waiting ones in Amdahl order.
     pub targets: Vec<TargetState>,
     /// What the kernels kept so far do for the whole pass, measured when a target was last left.
@@ -268,7 +266,7 @@ impl RunState {
     /// The kernel of a run that improves a single one, outside of any model.
     #[must_use]
     pub fn single(&self) -> Option<&TargetState> {
-        self.targets.first().filter(|_| self.pass.is_none())
+        self.targets.first().filter(|_| self.workload == Workload::Operation)
     }
 
     /// The target being worked on.
@@ -311,7 +309,7 @@ impl RunState {
     /// timed alone predict the whole only to about 8 %.
     #[must_use]
     pub fn predicted(&self) -> Option<(f64, f64)> {
-        let before = self.before.as_ref()?;
+        let before = self.workload.whole()?;
         let start_us = before.predict(&BTreeMap::new());
         let now_us = before.predict(&self.speedups());
         let ratio = match &self.in_model {

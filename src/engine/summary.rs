@@ -21,8 +21,8 @@ impl RunState {
             ended: self.ended.as_ref().map_or_else(|| "it was interrupted".to_owned(), ToString::to_string),
             targets: self.targets.iter().map(TargetState::summary).collect(),
             subject: match self.single() {
-                Some(kernel) => Subject::Kernel(KernelSummary { file: kernel.file.clone(), at: self.workload() }),
-                None => Subject::Model(self.before.as_ref().map(|before| self.model_summary(before))),
+                Some(kernel) => Subject::Kernel(KernelSummary { file: kernel.file.clone(), at: self.timed_at() }),
+                None => Subject::Model(self.workload.whole().map(|before| self.model_summary(before))),
             },
         }
     }
@@ -41,12 +41,8 @@ impl RunState {
 
     /// What was timed, in words: the pass through the model, or (where there is no model) the shapes.
     #[must_use]
-    pub fn workload(&self) -> String {
-        if let Some(pass) = &self.pass {
-            return format!("{}, {}", pass.label(), pass.dtype);
-        }
-        let shapes = self.targets.iter().flat_map(|target| &target.shapes);
-        shapes.map(|timed| format!("{} {}", timed.shape, timed.dtype)).collect::<Vec<_>>().join("; ")
+    pub fn timed_at(&self) -> String {
+        self.workload.label(&self.targets)
     }
 
     /// Share of the time in which the device was at work.

@@ -40,8 +40,8 @@ impl RunState {
             String::new(),
             format!("Measured on {} ({})", self.device, self.backend),
             match self.single() {
-                Some(_) => format!("at {}:", self.workload()),
-                None => format!("with {}, {}:", self.model, self.workload()),
+                Some(_) => format!("at {}:", self.timed_at()),
+                None => format!("with {}, {}:", self.model, self.timed_at()),
             },
             String::new(),
         ];
@@ -82,8 +82,8 @@ impl RunState {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::engine::VERSION;
     use crate::engine::stop::{Rules, TargetProgress};
+    use crate::engine::{VERSION, Workload};
 
     fn target(op: &str, kept: u32, vs_user: Option<f64>) -> TargetState {
         TargetState {
@@ -100,13 +100,7 @@ mod tests {
             version: VERSION,
             run: "261120a".into(),
             model: "models/tiny-llama".into(),
-            pass: Some(crate::model::Pass {
-                phase: crate::model::Phase::Prefill,
-                batch: 1,
-                seq: 128,
-                dtype: crate::op::Dtype::F32,
-                layers: None,
-            }),
+            workload: Workload::Model(Box::new(crate::profile::sample())),
             agent: crate::agent::Choice::Tuner,
             bill: crate::agent::Bill::default(),
             backend: "cpu".into(),
@@ -120,7 +114,6 @@ mod tests {
             next_experiment: 1,
             trials: 0,
             decided: 0,
-            before: None,
             targets,
             in_model: None,
             resumed: 0,
@@ -158,6 +151,8 @@ mod tests {
 
         - flash_attention: 1.33x what was there before, 3.18 ms -> 2.50 ms a pass
           kernels/cpu/flash_attention.c
+
+        The whole model: 1.000x predicted.
         ");
     }
 
@@ -169,7 +164,7 @@ mod tests {
             calls: 1,
         };
         let kernel = TargetState { shapes: vec![at(8), at(9)], ..target("softmax", 1, Some(1.326)) };
-        let state = RunState { pass: None, ..state(vec![kernel]) };
+        let state = RunState { workload: Workload::Operation, ..state(vec![kernel]) };
         insta::assert_snapshot!(state.winners_message(&["kernels/cpu/softmax.c".into()]), @r"
         Faster kernels of run 261120a: softmax 1.33x
 
@@ -186,7 +181,6 @@ mod tests {
         let starter = TargetState { against: Some("cuBLAS".into()), ..target("fused_mlp", 0, Some(1.06)) };
         let mut state = state(vec![target("rmsnorm", 2, Some(1.12)), starter, target("matmul", 0, Some(0.6))]);
         let files = ["kernels/cpu/rmsnorm.c".to_owned()];
-        assert!(!state.winners_message(&files).contains("fused_mlp"), "without a figure there is nothing to explain");
         state.verified = Some(report());
         let message = state.winners_message(&files);
         let tail: Vec<&str> = message.lines().rev().take(2).collect();

@@ -240,6 +240,9 @@ pub struct Examination {
     pub took_s: f64,
     /// What was asked about, in words, and in how many cases.
     pub asked: BTreeMap<String, u32>,
+    /// How long each of these took, in seconds, compiling left out.
+    #[serde(default)]
+    pub asked_s: BTreeMap<String, f64>,
     /// Sanitizers that looked, by name: what they said ("clean"), or why they could not.
     pub instruments: BTreeMap<String, String>,
 }

@@ -16,11 +16,13 @@ use crate::rng::Stream;
 use super::Failure;
 use super::bench::Bench;
 use super::cases::{LEEWAY, can_be_drawn};
-use super::check::describe;
+use super::check::{compare_with_oracle, describe};
+use super::pair::Pair;
+use super::questions::whole;
 use super::session::Side;
 use super::spots::Spots;
 use super::task::JudgeError;
-use super::timing::{Pair, Rig, SAMPLE_LEEWAY, Take};
+use super::timing::{Rig, SAMPLE_LEEWAY, Take};
 
 /// Of so many samples one leads to a question.
 const ONE_IN: usize = 3;
@@ -33,6 +35,10 @@ const AHEAD: usize = 6;
 
 /// Rows of each output that are compared with the oracle.
 const ROWS: u64 = 6;
+
+/// Of so many copies one is compared in full, where that is no more than a case of the stages: hostile rows among thousands of ordinary
+/// ones are seldom among a few that are drawn.
+const ALL_ONE_IN: u64 = 3;
 
 impl<B: Backend> Rig<B> {
     /// Gives a copy whose turn comes in a few samples inputs that are not ordinary, now and then.
@@ -72,8 +78,18 @@ impl<B: Backend> Rig<B> {
         let used = shape.used(batch);
         // A sample that had to be repeated in a fresh process is without any.
         let asked: Vec<_> = shape.hostile.iter().filter(|(copy, _)| used.contains(copy)).cloned().collect();
+        let (stream, limits) = (Stream::new(self.seed, "all beside"), bench.backend.case_limits());
         for (copy, memory) in asked {
-            if let Some(why) = self.compare_rows(bench, &memory, copy)? {
+            let all = stream.below(self.asked, ALL_ONE_IN) == 0
+                && whole(bench.op(), memory.case(), &limits).map_err(JudgeError::from)?;
+            let wrong = if all {
+                let outputs = pair.take(&memory, &mut self.arena, copy);
+                let (errors, why) = compare_with_oracle(bench, &memory, &mut self.arena, copy, &outputs)?;
+                why.filter(|_| !errors.within(leeway(bench.op(), memory.case())))
+            } else {
+                self.compare_rows(bench, &memory, copy)?
+            };
+            if let Some(why) = wrong {
                 let label = describe(bench.op(), memory.case());
                 return Err(Failure::reject(Stage::Confirmation, format!("{label}, between timed launches: {why}")));
             }
@@ -118,8 +134,7 @@ impl<B: Backend> Rig<B> {
         copy: usize,
     ) -> Result<Option<String>, Failure> {
         let (op, case) = (bench.op(), memory.case());
-        let few = op.few_terms(case).is_some();
-        let leeway = if case.input.is_some() && !few { LEEWAY } else { SAMPLE_LEEWAY };
+        let leeway = leeway(op, case);
         let stream = Stream::new(self.seed, "rows beside");
         let most = bench.backend.case_limits().sample_macs;
         for row in 0..ROWS {
@@ -135,6 +150,12 @@ impl<B: Backend> Rig<B> {
         }
         Ok(None)
     }
+}
+
+/// How many times its bounds an error may be.
+fn leeway(op: &Operation, case: &Case) -> f64 {
+    let few = op.few_terms(case).is_some();
+    if case.input.is_some() && !few { LEEWAY } else { SAMPLE_LEEWAY }
 }
 
 /// Every case at the shape and with the flags of `timed` that is not ordinary: hostile inputs, mixed in or throughout, other

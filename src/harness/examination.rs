@@ -143,8 +143,12 @@ fn ask_all<B: Backend>(
             }
             bench.at(Stage::Examination, format!("{}: {}", question.topic.name(), describe(op, &question.case)));
             let seed = Stream::new(seed, "question").bits((number * BATCH + place) as u64);
-            launched += ask(bench, &build, question, seed)?;
-            *found.asked.entry(question.topic.name().to_owned()).or_default() += 1;
+            let asked = Instant::now();
+            let answered = ask(bench, &build, question, seed);
+            let topic = question.topic.name().to_owned();
+            *found.asked_s.entry(topic.clone()).or_default() += asked.elapsed().as_secs_f64();
+            *found.asked.entry(topic).or_default() += 1;
+            launched += answered?;
         }
     }
     Ok(())

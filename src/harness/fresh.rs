@@ -66,8 +66,8 @@ fn session<B: Backend>(bench: &Bench<'_, B>, rig: &mut Rig<B>, match_up: MatchUp
         rig.block(bench, &mut pair, match_up.rounds, verify)
     };
     let blocks: Vec<Block> = (0..CONFIRM_BLOCKS).map(block).collect::<Result<_, _>>()?;
-    let hidden_us = rig.hidden_us(&pair, &blocks);
-    let taken_again = Rig::taken_again(&pair);
+    let hidden_us = pair.hidden_us(&rig.shapes, &blocks);
+    let taken_again = pair.taken_again();
     Ok(Session { blocks, took_s: began.elapsed().as_secs_f64(), hidden_us, taken_again })
 }
 

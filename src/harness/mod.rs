@@ -12,6 +12,7 @@ mod elsewhere;
 mod examination;
 mod fresh;
 mod judge;
+mod pair;
 mod questions;
 #[cfg(test)]
 mod questions_tests;

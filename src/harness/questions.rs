@@ -54,7 +54,7 @@ const LAUNCHES: u32 = 24;
 /// Bytes of memory for each element of a case of which all is compared: its tensors, and doubles for what is expected.
 const BYTES_EACH: u64 = 24;
 
-/// The questions for a target, in the order in which they are asked: one of each topic, then the next of each, so that
+/// The questions for a target, in the order in which they are asked: some of each topic, then the next of each, so that
 /// whatever the budget is, everything has been asked about.
 ///
 /// # Errors
@@ -84,10 +84,13 @@ pub(super) fn questions(
     let longest = topics.iter().map(Vec::len).max().unwrap_or(0);
     let mut all: Vec<Question> = Vec::new();
     for turn in 0..longest {
-        for question in topics.iter().filter_map(|topic| topic.get(turn)) {
-            // Drawing may find the same twice.
-            if question.topic.defence().stands() && !all.contains(question) {
-                all.push(question.clone());
+        for topic in &topics {
+            let at_once = topic.first().map_or(1, |question| question.topic.at_once());
+            for question in topic.iter().skip(turn * at_once).take(at_once) {
+                // Drawing may find the same twice.
+                if question.topic.defence().stands() && !all.contains(question) {
+                    all.push(question.clone());
+                }
             }
         }
     }

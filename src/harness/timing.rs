@@ -13,6 +13,7 @@ use super::Failure;
 use super::bench::{Bench, Taken};
 use super::build::Build;
 use super::check::{compare_with_oracle, damage, describe};
+use super::pair::{Pair, Runner};
 use super::session::{Block, Round, Side, order};
 use super::spots::Spots;
 use super::task::JudgeError;
@@ -41,13 +42,6 @@ const RAREST: u32 = 6;
 
 /// How many times its bound an error may be there: the rms that a bound may have is taken from the few elements alone.
 pub(super) const SAMPLE_LEEWAY: f64 = 2.0;
-
-/// Batches after which what hosts ran beside the time taken can be compared.
-const ACCOUNTED: usize = 16;
-
-/// What a candidate may run more than the incumbent beside the time taken: by chance, in µs a sample, and as a share of the sample.
-const HIDDEN_US: f64 = 150.0;
-const HIDDEN_SHARE: f64 = 0.03;
 
 /// The two that are timed against each other, and how many rounds a block of theirs has.
 pub(super) struct MatchUp<'a, B: Backend> {
@@ -98,20 +92,6 @@ pub(super) struct Sample<B: Backend> {
     us: f64,
     /// Outputs, with their copies.
     taken: Vec<(usize, Taken<B>)>,
-}
-
-/// One side in a fresh place of its own.
-struct Runner<'b, B: Backend> {
-    build: &'b Build<B>,
-    host: B::Host,
-    /// Samples that did not count, because a thread ran on behind them, and were taken again.
-    taken_again: u32,
-}
-
-/// Incumbent and candidate, each in a fresh process.
-pub(super) struct Pair<'b, B: Backend> {
-    incumbent: Runner<'b, B>,
-    candidate: Runner<'b, B>,
 }
 
 impl<B: Backend> Rig<B> {
@@ -283,32 +263,9 @@ impl<B: Backend> Rig<B> {
         Ok(Block::from_rounds(&measured))
     }
 
-    /// What the candidate's threads ran beside the time that was taken for the samples of `blocks`, beyond what the incumbent's
-    /// did in the same turns and what is allowed; in µs a sample.
-    pub(super) fn hidden_us(&self, pair: &Pair<'_, B>, blocks: &[Block]) -> f64 {
-        let accounts = pair.candidate.host.outside().zip(pair.incumbent.host.outside());
-        let Some((candidate, incumbent)) = accounts.filter(|(one, other)| one.batches.min(other.batches) >= ACCOUNTED)
-        else {
-            return 0.0;
-        };
-        let more = |one: Duration, other: Duration| one.as_secs_f64() * 1e6 - other.as_secs_f64() * 1e6;
-        let excess = more(candidate.typical, incumbent.typical).min(more(candidate.median, incumbent.median));
-        let sample_us = |block: &Block| {
-            let times = block.candidate_us.iter().zip(&self.shapes).map(|(us, shape)| us * shape.batch as f64);
-            times.sum::<f64>() / self.shapes.len() as f64
-        };
-        let mean_us = blocks.iter().map(sample_us).sum::<f64>() / blocks.len().max(1) as f64;
-        (excess - HIDDEN_US - HIDDEN_SHARE * mean_us).max(0.0)
-    }
-
     /// Rounds measured so far.
     pub(super) const fn rounds(&self) -> u64 {
         self.rounds
-    }
-
-    /// How many samples of the candidate and of the incumbent did not count, because a thread ran on behind them.
-    pub(super) const fn taken_again(pair: &Pair<'_, B>) -> [u32; 2] {
-        [pair.candidate.taken_again, pair.incumbent.taken_again]
     }
 
     /// Whether all of some outputs of the next block is to be compared: in one block of `one_in`, at random.

@@ -47,6 +47,14 @@ impl Topic {
         }
     }
 
+    /// Its questions that are asked before the next topic's: small cases are soon answered, and one alone seldom meets anything.
+    pub(super) const fn at_once(self) -> usize {
+        match self {
+            Self::RoundSizes => 6,
+            _ => 1,
+        }
+    }
+
     /// What it keeps out is kept out by this.
     pub(super) const fn defence(self) -> Defence {
         match self {

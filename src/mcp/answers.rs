@@ -61,7 +61,7 @@ struct Target {
 
 impl Targets {
     pub(super) fn of(state: &RunState) -> Self {
-        let ranked = state.before.as_ref().map(|profile| profile.ranked_targets(&state.speedups())).unwrap_or_default();
+        let ranked = state.workload.ranked(&state.speedups());
         let target = |target: &TargetState| Target {
             op: target.op.clone(),
             file: target.file.clone(),
@@ -78,10 +78,10 @@ impl Targets {
         Self {
             run: state.run.clone(),
             model: state.model.clone(),
-            pass: state.workload(),
+            pass: state.timed_at(),
             device: state.device.clone(),
             backend: state.backend.clone(),
-            whole_us: state.before.as_ref().map(|profile| profile.whole_us),
+            whole_us: state.workload.whole().map(|profile| profile.whole_us),
             predicted_speedup: state.predicted().map(|(_, ratio)| ratio),
             targets: state.targets.iter().map(target).collect(),
         }

@@ -250,7 +250,7 @@ impl Server {
     )]
     async fn profile(&self) -> Result<String, String> {
         let state = self.state().await?;
-        let table = state.before.as_ref().map(|profile| profile.table());
+        let table = state.workload.whole().map(crate::profile::Profile::table);
         table.ok_or_else(|| format!("this run is about {} alone: there is no model to profile", state.model))
     }
 

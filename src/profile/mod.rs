@@ -21,6 +21,8 @@ pub use account::{Account, account};
 pub use ask::{ProfileError, measure};
 pub use rows::{CallCost, aggregate};
 pub use targets::{LEAST_GAIN, RankedTarget};
+#[cfg(test)]
+pub(crate) use tests::sample;
 
 /// A model's pass, taken apart. All times in µs, of one pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

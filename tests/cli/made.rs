@@ -4,10 +4,11 @@
 use std::sync::LazyLock;
 
 use warpsmith::engine::stop::{Rules, StopReason, TargetProgress};
-use warpsmith::engine::{RunState, TargetState, VERSION};
+use warpsmith::engine::{RunState, TargetState, VERSION, Workload};
 use warpsmith::history::{Entry, History, Pending, Row};
 use warpsmith::model::Pass;
 use warpsmith::op::Dtype;
+use warpsmith::profile::Profile;
 use warpsmith::workspace::Workspace;
 
 use crate::common::{Place, kernels};
@@ -50,6 +51,28 @@ pub fn next_run(place: &Place) -> String {
     others[others.len() - 1].to_owned()
 }
 
+/// Of a model of which nothing was measured but a pass of a millisecond.
+fn profile() -> Profile {
+    let pass = Pass { phase: warpsmith::model::Phase::Prefill, batch: 1, seq: 16, dtype: Dtype::F32, layers: None };
+    Profile {
+        model: "model".to_owned(),
+        pass,
+        layers: 1,
+        layers_of_model: 1,
+        parameters: 1,
+        device: String::new(),
+        rounds: 1,
+        whole_us: 1000.0,
+        parts_us: 0.0,
+        other_us: 1000.0,
+        overlap_us: 0.0,
+        other_share: 1.0,
+        launch_us: 0.0,
+        rows: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
 /// Writes down a run of what is in the workspace: a base and a keep for each of two kernels, the first of which is
 /// `vs_user` times as fast as what the user has.
 pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
@@ -74,13 +97,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         version: VERSION,
         run: MADE.to_owned(),
         model: "model".to_owned(),
-        pass: Some(Pass {
-            phase: warpsmith::model::Phase::Prefill,
-            batch: 1,
-            seq: 16,
-            dtype: Dtype::F32,
-            layers: None,
-        }),
+        workload: Workload::Model(Box::new(profile())),
         agent: warpsmith::agent::Choice::Tuner,
         bill: warpsmith::agent::Bill::default(),
         backend: "cpu".to_owned(),
@@ -94,7 +111,6 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         next_experiment: 1,
         trials: 0,
         decided: 0,
-        before: None,
         targets: worked_on.iter().chain(&others).cloned().collect(),
         in_model: None,
         resumed: 0,

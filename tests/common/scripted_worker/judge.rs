@@ -303,7 +303,7 @@ impl Judging for ScriptedJudge {
         }
         let Timed { verdict, timing, vs_user } = self.time(&op, task, &target)?;
         let asked = BTreeMap::from([("large sizes".to_owned(), 3)]);
-        let examined = Examination { took_s: 0.001, asked, instruments: BTreeMap::new() };
+        let examined = Examination { took_s: 0.001, asked, ..Examination::default() };
         let examination = (verdict.advances() && task.examination_s > 0.0).then_some(examined);
         let cases = cases(&op, task, &target, None)?;
         Ok(Evaluation { cases, timing: Some(timing), vs_user, examination, ..self.evaluation(task, verdict) })

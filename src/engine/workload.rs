@@ -1,0 +1,102 @@
+//! What a run works on: the parts of a whole that was measured, or an operation by itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Pass;
+use crate::op::Dtype;
+use crate::profile::{Profile, RankedTarget};
+
+use super::TargetState;
+
+/// Where a run's targets come from, and what they are parts of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
+pub enum Workload {
+    /// A pass through a model, as it was measured at the start: targets have calls and shares of its time, the rest is rows of its own.
+    Model(Box<Profile>),
+    /// One operation at the shapes that were named: all there is to improve.
+    Operation,
+}
+
+/// The fields of a run's state in which the journal has it.
+#[derive(Clone, Serialize, Deserialize)]
+struct Stored {
+    pass: Option<Pass>,
+    before: Option<Profile>,
+}
+
+impl From<Stored> for Workload {
+    fn from(stored: Stored) -> Self {
+        stored.before.map_or(Self::Operation, |profile| Self::Model(Box::new(profile)))
+    }
+}
+
+impl From<Workload> for Stored {
+    fn from(workload: Workload) -> Self {
+        let before = match workload {
+            Workload::Model(profile) => Some(*profile),
+            Workload::Operation => None,
+        };
+        Self { pass: before.as_ref().map(|profile| profile.pass), before }
+    }
+}
+
+impl Workload {
+    /// The whole that the targets are parts of, as it was measured at the start.
+    #[must_use]
+    pub fn whole(&self) -> Option<&Profile> {
+        match self {
+            Self::Model(profile) => Some(profile),
+            Self::Operation => None,
+        }
+    }
+
+    /// The pass in which kernels are compared in their places, where there is one.
+    #[must_use]
+    pub fn pass(&self) -> Option<Pass> {
+        self.whole().map(|profile| profile.pass)
+    }
+
+    /// The targets in the order of what they can still do for the whole, given the speedup of each so far; none where a target is the whole.
+    #[must_use]
+    pub fn ranked(&self, speedups: &BTreeMap<String, f64>) -> Vec<RankedTarget> {
+        self.whole().map(|profile| profile.ranked_targets(speedups)).unwrap_or_default()
+    }
+
+    /// The type in which most of it is timed.
+    pub(super) fn dtype(&self, targets: &[TargetState]) -> Option<Dtype> {
+        match self {
+            Self::Model(profile) => Some(profile.pass.dtype),
+            Self::Operation => Some(targets.first()?.shapes.first()?.dtype),
+        }
+    }
+
+    /// What is timed, in words: the pass through the model, or the shapes.
+    pub(super) fn label(&self, targets: &[TargetState]) -> String {
+        match self {
+            Self::Model(profile) => format!("{}, {}", profile.pass.label(), profile.pass.dtype),
+            Self::Operation => {
+                let shapes = targets.iter().flat_map(|target| &target.shapes);
+                shapes.map(|timed| format!("{} {}", timed.shape, timed.dtype)).collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_has_the_same_fields_whatever_a_run_works_on() {
+        let alone = serde_json::to_value(Workload::Operation).unwrap();
+        assert_eq!(alone, serde_json::json!({ "pass": null, "before": null }));
+        assert_eq!(serde_json::from_value::<Workload>(alone).unwrap(), Workload::Operation);
+        let model = Workload::Model(Box::new(crate::profile::sample()));
+        let stored = serde_json::to_value(&model).unwrap();
+        assert_eq!(stored["pass"], stored["before"]["pass"]);
+        assert_eq!(serde_json::from_value::<Workload>(stored).unwrap(), model);
+    }
+}
