@@ -68,6 +68,8 @@ defences! {
     Threads = "threads",
     /// It asks the same many times.
     Repeats = "repeats",
+    /// It asks about hostile inputs in the middle of a row of launches.
+    InARow = "in-a-row",
     /// It asks about many drawn shapes.
     DrawnShapes = "drawn-shapes",
     /// It asks about sizes far beyond the listed ones.

@@ -12,7 +12,7 @@ use crate::op::{Case, Dtype, OpError, Operation, Shape, TargetShape};
 use crate::rng::Stream;
 
 use super::Failure;
-use super::bench::{Bench, Trial};
+use super::bench::{Bench, Taken, Trial};
 use super::build::{Build, MAX_SCRATCH, scratch_bytes};
 use super::check::{compare_with_oracle, damage, describe};
 use super::questions::{Question, questions, whole};
@@ -25,6 +25,9 @@ const BATCH: usize = 12;
 
 /// Where comparing all of an output would take too long, so many rows of it are compared.
 const ROWS: u64 = 24;
+
+/// No further row is begun after that.
+const ROWS_TAKE: Duration = Duration::from_secs(1);
 
 /// Time that a case of the full limits takes, in seconds, and one of their elements alone: the upper end of what was seen.
 const CASE_S: f64 = 0.7;
@@ -172,7 +175,7 @@ fn estimate(op: &Operation, question: &Question, limits: &CaseLimits) -> Result<
     let share = |of: u64, most: u64| of as f64 / most.max(1) as f64;
     let elements = share(op.all_elements(shape)?, limits.elements);
     let macs = if whole(op, &question.case, limits)? { share(op.macs(shape)?, limits.macs) } else { 0.0 };
-    Ok(CASE_S * (macs + elements * f64::from(question.launches).sqrt()))
+    Ok(CASE_S * question.in_a_row as f64 * (macs + elements * f64::from(question.launches).sqrt()))
 }
 
 /// Puts one question, and tells how long the kernel's launches took.
@@ -184,7 +187,8 @@ fn ask<B: Backend>(
 ) -> Result<Duration, Failure> {
     let (op, case) = (bench.op(), &question.case);
     let (_, scratch) = build.image(&case.shape, case.dtype)?;
-    let sizes = CaseMemory::footprint::<B::Arena>(op, case, scratch, 1, question.placing).map_err(JudgeError::from)?;
+    let sizes = CaseMemory::footprint::<B::Arena>(op, case, scratch, question.in_a_row, question.placing)
+        .map_err(JudgeError::from)?;
     let arena = bench.arena([sizes], question.placing)?;
     let mut cases: Vec<CaseResult> = Vec::new();
     let conditions = question.conditions;
@@ -204,25 +208,41 @@ fn ask<B: Backend>(
     }
 }
 
-/// Launches as often as the question says, and looks at what came out: what is wrong with it, if anything.
+/// Puts the question, and looks at what came out: what is wrong with it, if anything.
 fn answer<B: Backend>(
     trial: &mut Trial<'_, B>,
     host: &mut B::Host,
     question: &Question,
     (seed, launched): (u64, &mut Duration),
 ) -> Result<Result<Option<String>, crate::backend::Fault>, Failure> {
-    let bench = trial.bench;
-    let (op, case, limits) = (bench.op(), &question.case, bench.backend.case_limits());
-    let (image, scratch) = trial.build.image(&case.shape, case.dtype)?;
+    let (bench, case) = (trial.bench, &question.case);
+    let (_, scratch) = trial.build.image(&case.shape, case.dtype)?;
     trial.arena.reset();
-    let mut memory = CaseMemory::place(&mut trial.arena, op, case, scratch, 1)?.with_sums(question.sums);
+    let memory = CaseMemory::place(&mut trial.arena, bench.op(), case, scratch, question.in_a_row)?;
+    let memory = memory.with_sums(question.sums);
+    match question.in_a_row {
+        1 => again_and_again(trial, host, question, memory, (seed, launched)),
+        _ => in_a_row(trial, host, question, memory, (seed, launched)),
+    }
+}
+
+/// Launches on the same input as often as the question says.
+fn again_and_again<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    host: &mut B::Host,
+    question: &Question,
+    mut memory: CaseMemory,
+    (seed, launched): (u64, &mut Duration),
+) -> Result<Result<Option<String>, crate::backend::Fault>, Failure> {
+    let (bench, case) = (trial.bench, &question.case);
+    let (image, _) = trial.build.image(&case.shape, case.dtype)?;
     memory.draw(&mut trial.arena, 0, seed).map_err(JudgeError::from)?;
     let limit = bench.launch_limit(case).map_err(JudgeError::from)?;
-    let whole = whole(op, case, &limits).map_err(JudgeError::from)?;
     let mut first = None;
     for launch in 0..question.launches {
         bench.check_cancelled()?;
-        memory.poison(&mut trial.arena, 0, seed.wrapping_add(u64::from(launch)));
+        let seed = seed.wrapping_add(u64::from(launch));
+        memory.poison(&mut trial.arena, 0, seed);
         match host.launch(&memory.call(image, 0), limit) {
             Ok(took) => *launched += took,
             Err(fault) => return Ok(Err(fault)),
@@ -231,18 +251,10 @@ fn answer<B: Backend>(
         if let Err(fault) = host.idle_check() {
             return Ok(Err(fault));
         }
-        if let Some(why) = damage(&memory, &mut trial.arena, 0) {
-            return Ok(Ok(Some(why)));
-        }
         let same_as_first = first.as_ref().map(|first| *first == outputs);
-        let look = same_as_first.is_none() || trial.build.order_free();
-        let wrong = match look {
-            true if whole => {
-                let (errors, why) = compare_with_oracle(bench, &memory, &mut trial.arena, 0, &outputs)?;
-                why.filter(|_| !errors.within(question.leeway))
-            }
-            true => rows(trial, &memory, (question.leeway, seed.wrapping_add(u64::from(launch))))?,
-            false => None,
+        let wrong = match same_as_first.is_none() || trial.build.order_free() {
+            true => wrong_outputs(trial, &memory, 0, &outputs, (question.leeway, seed))?,
+            false => damage(&memory, &mut trial.arena, 0),
         };
         let differs = same_as_first == Some(false) && !trial.build.order_free();
         let wrong = wrong.or_else(|| {
@@ -258,21 +270,84 @@ fn answer<B: Backend>(
     Ok(Ok(None))
 }
 
+/// Launches on several copies, one after the other with nothing between them, as those of a timed sample follow each other: the first
+/// holds ordinary values, the last what the question is about, those between one or the other. What a launch leaves behind for the next,
+/// in shared memory or anywhere, meets inputs there that it was not made for.
+fn in_a_row<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    host: &mut B::Host,
+    question: &Question,
+    memory: CaseMemory,
+    (seed, launched): (u64, &mut Duration),
+) -> Result<Result<Option<String>, crate::backend::Fault>, Failure> {
+    let (bench, case, copies) = (trial.bench, &question.case, question.in_a_row);
+    let (image, _) = trial.build.image(&case.shape, case.dtype)?;
+    let stream = Stream::new(seed, "in a row");
+    let ordinary = Case { input: None, setting: 0, ..case.clone() };
+    let ordinary = memory.with_case(&ordinary).map_err(JudgeError::from)?;
+    let mut row = Vec::with_capacity(copies);
+    for (place, copy) in stream.permutation(copies).into_iter().enumerate() {
+        let hostile = place + 1 == copies || (place > 0 && stream.below(place as u64, 2) == 0);
+        let mut holds = if hostile { memory.clone() } else { ordinary.clone() };
+        let seed = stream.bits((copies + place) as u64);
+        holds.draw(&mut trial.arena, copy, seed).map_err(JudgeError::from)?;
+        holds.poison(&mut trial.arena, copy, seed);
+        row.push((holds, copy, seed));
+    }
+    let calls: Vec<_> = row.iter().map(|(holds, copy, _)| holds.call(image, *copy)).collect();
+    let limit = bench.launch_limit(case).map_err(JudgeError::from)?;
+    match host.run(&calls, limit * copies as u32) {
+        Ok(took) => *launched += took,
+        Err(fault) => return Ok(Err(fault)),
+    }
+    let taken: Vec<_> = row.iter().map(|(holds, copy, _)| host.take(holds, &mut trial.arena, *copy)).collect();
+    if let Err(fault) = host.idle_check() {
+        return Ok(Err(fault));
+    }
+    for (place, ((holds, copy, seed), outputs)) in row.iter().zip(&taken).enumerate() {
+        if let Some(why) = wrong_outputs(trial, holds, *copy, outputs, (question.leeway, *seed))? {
+            return Ok(Ok(Some(format!("launch {} of {copies} in a row: {why}", place + 1))));
+        }
+    }
+    Ok(Ok(None))
+}
+
+/// What is wrong with a copy's buffers and with its outputs, all of them or rows that `seed` chooses.
+fn wrong_outputs<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    memory: &CaseMemory,
+    copy: usize,
+    outputs: &Taken<B>,
+    (leeway, seed): (f64, u64),
+) -> Result<Option<String>, Failure> {
+    let (bench, limits) = (trial.bench, trial.bench.backend.case_limits());
+    if let Some(why) = damage(memory, &mut trial.arena, copy) {
+        return Ok(Some(why));
+    }
+    if whole(bench.op(), memory.case(), &limits).map_err(JudgeError::from)? {
+        let (errors, why) = compare_with_oracle(bench, memory, &mut trial.arena, copy, outputs)?;
+        return Ok(why.filter(|_| !errors.within(leeway)));
+    }
+    rows(trial, memory, copy, (leeway, seed))
+}
+
 /// Compares rows that `seed` chooses.
 fn rows<B: Backend>(
     trial: &mut Trial<'_, B>,
     memory: &CaseMemory,
+    copy: usize,
     (leeway, seed): (f64, u64),
 ) -> Result<Option<String>, Failure> {
-    let op = trial.bench.op();
+    let (op, began) = (trial.bench.op(), Instant::now());
     let stream = Stream::new(seed, "rows");
     let most = trial.bench.backend.case_limits().macs / ROWS;
     for row in 0..ROWS {
         let sample = op.sample(&memory.case().shape, stream.bits(row), most).map_err(JudgeError::from)?;
-        if sample.is_empty() {
+        // One row of 2^31 columns keeps a warp busy for a second: then a few say as much.
+        if sample.is_empty() || began.elapsed() > ROWS_TAKE {
             break;
         }
-        let errors: ErrorStats = trial.bench.compare_some(memory, &mut trial.arena, 0, &sample)?;
+        let errors: ErrorStats = trial.bench.compare_some(memory, &mut trial.arena, copy, &sample)?;
         if let Some(why) = errors.failure().filter(|_| !errors.within(leeway.max(SAMPLE_LEEWAY))) {
             return Ok(Some(why));
         }

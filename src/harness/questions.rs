@@ -18,6 +18,9 @@ pub(super) struct Question {
     pub(super) case: Case,
     pub(super) placing: Placing,
     pub(super) conditions: Conditions,
+    /// Copies of the tensors that are launched one after the other, of which some hold what the case says and the others ordinary values;
+    /// 1 where launches are by themselves.
+    pub(super) in_a_row: usize,
     /// Launches on the same input; their outputs must have the same bits unless the kernel says that they need not.
     pub(super) launches: u32,
     /// How many times its bounds an error may be.
@@ -51,6 +54,9 @@ const ROUND_BESIDE: i64 = 70;
 /// Launches of a kernel on the same input.
 const LAUNCHES: u32 = 24;
 
+/// Launches that follow each other in a question about that, where there is memory for so many copies.
+const IN_A_ROW: u64 = 4;
+
 /// Bytes of memory for each element of a case of which all is compared: its tensors, and doubles for what is expected.
 const BYTES_EACH: u64 = 24;
 
@@ -71,6 +77,7 @@ pub(super) fn questions(
     let topics = [
         plan.at_timed_sizes()?,
         plan.repeats()?,
+        plan.in_a_row()?,
         plan.drawn(Topic::LongerSizes)?,
         plan.fences()?,
         plan.arguments()?,
@@ -334,6 +341,20 @@ impl Plan<'_> {
         Ok(by_work.into_iter().map(question).collect())
     }
 
+    /// Every adversarial input at every timed shape, among ordinary ones in a row of launches, with the flags that are timed.
+    fn in_a_row(&self) -> Result<Vec<Question>, OpError> {
+        let mut all = Vec::new();
+        for wanted in self.target {
+            let one = self.op.all_elements(&wanted.shape)?.saturating_mul(BYTES_EACH).max(1);
+            let copies = (self.free_bytes / one).min(IN_A_ROW) as usize;
+            for hostile in self.op.hostile_inputs().filter(|_| copies > 1) {
+                let question = self.hostile(Topic::InARow, &wanted.shape, wanted.dtype, hostile, 0)?;
+                all.extend(question.map(|question| Question { in_a_row: copies, ..question }));
+            }
+        }
+        Ok(self.shuffled(all, Topic::InARow))
+    }
+
     /// A tensor of more than 2^31 elements, by growing one size of the smallest shape, where memory allows.
     fn huge(&self) -> Result<Vec<Question>, OpError> {
         let dtype = self.target.first().map_or(Dtype::F16, |wanted| wanted.dtype);
@@ -443,7 +464,8 @@ impl Plan<'_> {
 
     fn plain(&self, topic: Topic, case: Case) -> Question {
         let conditions = Conditions { dirty: true, ..Conditions::default() };
-        Question { topic, case, placing: Placing::Packed, conditions, launches: 1, leeway: 1.0, sums: 1.0 }
+        let placing = Placing::Packed;
+        Question { topic, case, placing, conditions, in_a_row: 1, launches: 1, leeway: 1.0, sums: 1.0 }
     }
 
     fn shuffled(&self, all: Vec<Question>, topic: Topic) -> Vec<Question> {

@@ -19,6 +19,8 @@ pub(super) enum Topic {
     Threads,
     /// The same input again and again, with rubbish between launches.
     Repeats,
+    /// Launches that follow each other as those of a timed sample do, ordinary and hostile ones.
+    InARow,
     /// Shapes drawn as the last one of the stages is, with ordinary and hostile inputs.
     DrawnShapes,
     /// Small shapes of which a size is an odd multiple of 128 or 256.
@@ -40,6 +42,7 @@ impl Topic {
             Self::Fences => "buffers that end where memory ends",
             Self::Threads => "other numbers of threads",
             Self::Repeats => "the same input many times",
+            Self::InARow => "launches in a row",
             Self::DrawnShapes => "drawn shapes",
             Self::RoundSizes => "round sizes",
             Self::FarSizes => "sizes far beyond the listed ones",
@@ -65,6 +68,7 @@ impl Topic {
             Self::Fences => Defence::Fences,
             Self::Threads => Defence::Threads,
             Self::Repeats => Defence::Repeats,
+            Self::InARow => Defence::InARow,
             Self::DrawnShapes | Self::RoundSizes => Defence::DrawnShapes,
             Self::FarSizes => Defence::FarSizes,
             Self::HugeTensors => Defence::HugeTensors,

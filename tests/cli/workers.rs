@@ -175,6 +175,41 @@ fn eight_workers_judge_nearly_eight_times_as_much() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_thousand_trials_survive_workers_that_are_killed_at_random() {
+    let place = place(0, 40);
+    // Every twentieth is better than all before it.
+    let passes: Vec<u64> = (1..=1000).map(|at| if at % 20 == 0 { 200 - at / 20 } else { 201 + at }).collect();
+    place.write(".git/night.jsonl", &proposals(&passes));
+    let mut session = Session::start(run(&place, 8, &[]));
+    assert!(session.says("#3", Duration::from_secs(60)), "{}", session.output());
+    let (mut killed, mut random) = (0, 7_u64);
+    let mut next = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    let ended = loop {
+        if let Ok(ended) = session.ends_within(Duration::from_millis(20 + next(1000))) {
+            break ended;
+        }
+        let workers = session.processes("scripted_worker");
+        if let Some(worker) = workers.get(next(workers.len().max(1) as u64) as usize) {
+            let _ = Command::new("kill").args(["-KILL", &worker.to_string()]).status();
+            killed += 1;
+        }
+    };
+    assert_eq!(ended, Some(0), "{}", session.output());
+    assert!(killed > 20, "{killed}");
+    let (all, tip) = decided(&place);
+    let described = passes.iter().map(|passes| format!("{passes} passes"));
+    assert_eq!(all.iter().skip(1).map(|(said, _)| said.clone()).collect::<Vec<_>>(), described.collect::<Vec<_>>());
+    assert!(all.iter().all(|(_, decision)| decision != "crash"), "{all:?}");
+    assert_eq!(all.iter().filter(|(_, decision)| decision == "keep").count(), 50);
+    assert!(tip.contains("value = 150,"), "{tip}");
+    check(&place);
+}
+
+#[test]
 fn status_shows_each_worker() {
     let place = place(40, 200);
     let mut session = Session::start(run(&place, 2, &[]));

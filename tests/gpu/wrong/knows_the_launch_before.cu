@@ -1,7 +1,7 @@
 /*---
-# alone: several launches a sample, which depends on the time of one
 # expect: reject
-# why: it leaves its input's address in shared memory; the next launch of a sample finds it, and subtracts no maximum
+# why: it leaves its input's address in shared memory; the next launch of a row finds it, and subtracts no maximum
+# switch: in-a-row
 # shape: rows=8192,cols=1024
 # against: tests/gpu/slow/softmax.cu
 # examine: 8
