@@ -1,7 +1,6 @@
 //! Who proposes candidates. An agent receives a plain brief and returns a text; it compiles, launches and judges
 //! nothing, and what it says about its own proposal decides nothing.
 
-mod bill;
 mod brief;
 pub mod change;
 mod choice;
@@ -13,17 +12,18 @@ pub mod prompt;
 pub mod replay;
 pub mod transcript;
 pub mod tuner;
+mod usage;
 
 use std::future::Future;
 use std::pin::Pin;
 
 use serde_json::Value;
 
-pub use bill::Bill;
 pub use brief::{Attempt, Brief};
 pub use choice::Choice;
 pub use offer::{Failed, MOST_REPAIRS, Offer, Outcome, Proposal};
 pub use outside::Outside;
+pub use usage::Usage;
 
 pub use crate::harness::Screened;
 
@@ -56,15 +56,15 @@ pub trait Agent: Send {
     }
 
     /// What it has used since it was last asked, and what went wrong meanwhile.
-    fn bill(&mut self) -> Bill {
-        Bill::default()
+    fn usage(&mut self) -> Usage {
+        Usage::default()
     }
 
     /// What it has used for one proposal since this was last asked, with what it had tried in vain before. It is a part
-    /// of what [`Agent::bill`] says of all of them.
-    fn spent_on(&mut self, ticket: u64) -> Bill {
+    /// of what [`Agent::usage`] says of all of them.
+    fn spent_on(&mut self, ticket: u64) -> Usage {
         let _ = ticket;
-        Bill::default()
+        Usage::default()
     }
 
     /// Everything it must remember over a restart.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Bill, Proposal};
+use super::{Proposal, Usage};
 
 /// The transcript's name in a run's folder.
 pub const FILE: &str = "transcript.jsonl";
@@ -39,7 +39,7 @@ pub enum Said {
         /// Whether it is an error.
         failed: bool,
         /// Tokens, cost and time of this one.
-        bill: Bill,
+        usage: Usage,
     },
     /// A candidate as it went to the judge.
     Proposed {

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::agent::language::TUNER;
-use crate::agent::{Bill, Failed, Proposal};
+use crate::agent::{Failed, Proposal, Usage};
 use crate::engine::Trial;
 
 #[derive(Deserialize)]
@@ -15,15 +15,16 @@ struct Story {
     by: Option<String>,
     #[serde(default)]
     mended: Vec<Failed>,
-    bill: Option<Bill>,
+    #[serde(rename = "bill")]
+    usage: Option<Usage>,
 }
 
 impl Story {
     /// A trial's.
     fn of(trial: Trial) -> Option<Self> {
         let Proposal { hypothesis, predicted, by, .. } = trial.proposal;
-        let bill = (!trial.usage.is_empty()).then_some(trial.usage);
-        (!trial.is_start).then_some(Self { hypothesis, predicted, by, mended: trial.mended, bill })
+        let usage = (!trial.usage.is_empty()).then_some(trial.usage);
+        (!trial.is_start).then_some(Self { hypothesis, predicted, by, mended: trial.mended, usage })
     }
 
     /// What an evaluation had in it before trials had records of their own.
@@ -57,10 +58,10 @@ pub(super) fn lines(trial: &Value, evaluation: &Value) -> Vec<String> {
             failed.verdict.why()
         ));
     }
-    if let Some(bill) = story.bill {
+    if let Some(usage) = story.usage {
         // Where the tuner stands in nothing was asked for this one.
         let in_vain = if story.by.as_deref() == Some(TUNER) { "in vain before it: " } else { "" };
-        lines.push(format!("{in_vain}{bill}"));
+        lines.push(format!("{in_vain}{usage}"));
     }
     lines
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::agent::transcript::Said;
-use crate::agent::{Agent, Bill, Proposal};
+use crate::agent::{Agent, Proposal, Usage};
 use crate::defence::weakened;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::EvaluationTask;
@@ -22,7 +22,7 @@ impl Run {
         let id = self.next_trial();
         let target = &self.state.targets[index];
         let mends = target.parked.get(&proposal.ticket);
-        let mut usage = mends.map_or_else(Bill::default, |judged| judged.trial.usage.clone());
+        let mut usage = mends.map_or_else(Usage::default, |judged| judged.trial.usage.clone());
         usage.add(&agent.spent_on(proposal.ticket));
         let trial = Trial {
             id,
@@ -36,7 +36,7 @@ impl Run {
             seed: self.seed_of(id),
             proposal,
         };
-        Undecided { trial, memory: agent.save(), bill_of_run: self.state.bill.clone() }
+        Undecided { trial, memory: agent.save(), usage_of_run: self.state.usage.clone() }
     }
 
     /// The kernel as it is, from which a target starts, as the run's next trial.
@@ -59,7 +59,7 @@ impl Run {
             proposal,
             ..Trial::default()
         };
-        Undecided { trial, memory: agent.save(), bill_of_run: self.state.bill.clone() }
+        Undecided { trial, memory: agent.save(), usage_of_run: self.state.usage.clone() }
     }
 
     fn next_trial(&mut self) -> u64 {

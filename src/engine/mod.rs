@@ -219,8 +219,8 @@ impl Run {
             now: Moment(jiff::Timestamp::now()),
             targets_left: self.state.targets.iter().filter(unfinished).count(),
             interrupted: self.cancel.is_cancelled(),
-            tokens: self.state.bill.tokens(),
-            cost_usd: self.state.bill.cost_usd,
+            tokens: self.state.usage.tokens(),
+            cost_usd: self.state.usage.cost_usd,
         })
     }
 

@@ -1,6 +1,6 @@
 //! What a run will do: its targets in Amdahl order, its rules, its seed.
 
-use crate::agent::{Bill, Choice};
+use crate::agent::{Choice, Usage};
 use crate::device::DeviceCard;
 use crate::kernel::kernel_file;
 use crate::profile::{Profile, RankedTarget};
@@ -92,7 +92,7 @@ fn begun(
         model: options.model,
         workload,
         agent: options.agent,
-        bill: Bill::default(),
+        usage: Usage::default(),
         backend: device.backend.clone(),
         device: device.name.clone(),
         device_key: device.key.clone(),

@@ -61,8 +61,8 @@ impl Run {
 
     /// Adds what the agent used to the run's account, and passes on what went wrong.
     pub(super) fn take_bill(&mut self, agent: &mut dyn Agent) {
-        let bill = agent.bill();
-        self.state.bill.add(&bill);
-        bill.troubles.into_iter().for_each(|what| self.trouble(what));
+        let usage = agent.usage();
+        self.state.usage.add(&usage);
+        usage.troubles.into_iter().for_each(|what| self.trouble(what));
     }
 }

@@ -30,7 +30,7 @@ impl RunState {
             device: self.device.clone(),
             backend: self.backend.clone(),
             agent: self.agent.name().to_owned(),
-            used: (!self.bill.is_empty()).then(|| self.bill.to_string()),
+            used: (!self.usage.is_empty()).then(|| self.usage.to_string()),
             span,
             spent: Duration::try_from_secs_f64(self.elapsed_s).unwrap_or_default(),
             busy: self.busy(),

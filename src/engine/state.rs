@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::{Attempt, Bill, Choice};
+use crate::agent::{Attempt, Choice, Usage};
 use crate::device::Ceilings;
 use crate::evaluation::{Evaluation, Timing, Verdict};
 use crate::harness::Precision;
@@ -34,7 +34,8 @@ pub struct RunState {
     /// Who proposes.
     pub agent: Choice,
     /// What its proposals have cost so far.
-    pub bill: Bill,
+    #[serde(rename = "bill")]
+    pub usage: Usage,
     /// The backend.
     pub backend: String,
     /// The device's name.

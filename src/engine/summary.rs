@@ -17,7 +17,7 @@ impl RunState {
             experiments: self.next_experiment - 1,
             spent: Duration::from_secs_f64(self.elapsed_s),
             busy: self.busy(),
-            agent: (!self.bill.is_empty()).then(|| format!("{}: {}", self.agent.name(), self.bill)),
+            agent: (!self.usage.is_empty()).then(|| format!("{}: {}", self.agent.name(), self.usage)),
             ended: self.ended.as_ref().map_or_else(|| "it was interrupted".to_owned(), ToString::to_string),
             targets: self.targets.iter().map(TargetState::summary).collect(),
             subject: match self.single() {

@@ -164,8 +164,8 @@ impl Run {
             }
             trial.file.clone_from(&self.state.targets[index].file);
             self.state.trials = self.state.trials.max(trial.id);
-            if undecided.bill_of_run.requests > self.state.bill.requests {
-                self.state.bill = undecided.bill_of_run.clone();
+            if undecided.usage_of_run.requests > self.state.usage.requests {
+                self.state.usage = undecided.usage_of_run.clone();
             }
             self.remind(agent, &undecided.memory);
             if undecided.trial.is_start {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::{Attempt, Bill, Failed, Outcome, Proposal};
+use crate::agent::{Attempt, Failed, Outcome, Proposal, Usage};
 use crate::evaluation::Evaluation;
 use crate::history::{Entry, Row};
 use crate::kernel::KernelFile;
@@ -40,8 +40,8 @@ pub struct Trial {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mended: Vec<Failed>,
     /// What the proposal took so far, with what failed before it was mended.
-    #[serde(rename = "bill", default, skip_serializing_if = "Bill::is_empty")]
-    pub usage: Bill,
+    #[serde(rename = "bill", default, skip_serializing_if = "Usage::is_empty")]
+    pub usage: Usage,
     /// Seed of its evaluation.
     #[serde(default)]
     pub seed: u64,
@@ -166,5 +166,5 @@ pub(super) struct Undecided {
     pub(super) memory: Value,
     /// What the whole run had taken by then: after a kill, the journal's last entry may be from before it was asked for.
     #[serde(default)]
-    pub(super) bill_of_run: Bill,
+    pub(super) usage_of_run: Usage,
 }

@@ -102,7 +102,7 @@ mod tests {
             model: "models/tiny-llama".into(),
             workload: Workload::Model(Box::new(crate::profile::sample())),
             agent: crate::agent::Choice::Tuner,
-            bill: crate::agent::Bill::default(),
+            usage: crate::agent::Usage::default(),
             backend: "cpu".into(),
             device: "two cores".into(),
             device_key: "cpu-1".into(),

@@ -8,5 +8,5 @@ mod program;
 mod server;
 mod work;
 
-pub use server::{Asked, Decided, Job, Server, View};
+pub use server::{Job, Server, View};
 pub use work::{Feed, work};

@@ -7,6 +7,6 @@ mod bounds;
 mod order;
 mod rank;
 
-pub use bounds::{binomial_at_most, mean_and_sd, median_lower, median_upper};
-pub use order::{mad, median, quantile, spread};
+pub use bounds::{mean_and_sd, median_lower, median_upper};
+pub use order::{median, spread};
 pub use rank::{sign_test, signed_rank_test};

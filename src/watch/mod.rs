@@ -6,4 +6,4 @@ mod saves;
 
 pub use debounce::Debounce;
 pub use judge::Watch;
-pub use saves::{Saves, SavesError};
+pub use saves::Saves;

@@ -99,7 +99,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         model: "model".to_owned(),
         workload: Workload::Model(Box::new(profile())),
         agent: warpsmith::agent::Choice::Tuner,
-        bill: warpsmith::agent::Bill::default(),
+        usage: warpsmith::agent::Usage::default(),
         backend: "cpu".to_owned(),
         device: warpsmith::device::detect_cpu().name,
         device_key: "cpu-1".to_owned(),

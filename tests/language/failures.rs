@@ -18,9 +18,9 @@ async fn survives(what: &str, failure: Answer) -> (Vec<Request>, Vec<String>) {
     let proposal = proposal(offer(&mut agent, &brief(&incumbent())).await);
     assert_eq!(proposal.text, changed(&incumbent(), "good"), "{what}");
     assert_eq!(proposal.by.as_deref(), Some("model-a"), "{what}");
-    let bill = agent.bill();
-    assert!(bill.troubles.iter().all(|trouble| !trouble.contains(KEY)), "{what}: {:?}", bill.troubles);
-    (endpoint.requests(), bill.troubles)
+    let usage = agent.usage();
+    assert!(usage.troubles.iter().all(|trouble| !trouble.contains(KEY)), "{what}: {:?}", usage.troubles);
+    (endpoint.requests(), usage.troubles)
 }
 
 fn piece(text: &str) -> Value {
@@ -142,7 +142,7 @@ async fn what_a_server_does_not_know_is_left_out_from_then_on() {
     assert_eq!(requests.len(), 6, "four refusals, two replies");
     assert_eq!(requests[5].roles(), ["user"]);
     assert_eq!(requests[5].body["stream"], false);
-    let troubles = agent.bill().troubles;
+    let troubles = agent.usage().troubles;
     assert_eq!(troubles.iter().filter(|trouble| trouble.contains("it is asked without")).count(), 4, "{troubles:?}");
 }
 
@@ -165,7 +165,7 @@ async fn a_prompt_beyond_the_context_is_made_shorter() {
     let requests = endpoint.requests();
     assert_eq!(requests.len(), 3, "it is learnt once");
     assert!(requests[1].text().contains(brief.incumbent.trim()), "the code is whole");
-    assert!(agent.bill().troubles.iter().any(|trouble| trouble.contains("8192")));
+    assert!(agent.usage().troubles.iter().any(|trouble| trouble.contains("8192")));
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_key_that_is_given_back_goes_nowhere() {
     let proposal = proposal(offer(&mut agent, &brief).await);
     let transcript = std::fs::read_to_string(folder.path().join("transcript.jsonl")).unwrap();
     let prompts: String = endpoint.requests().iter().map(Request::text).collect();
-    let everything = format!("{proposal:?} {:?} {} {transcript} {prompts}", agent.bill(), agent.save());
+    let everything = format!("{proposal:?} {:?} {} {transcript} {prompts}", agent.usage(), agent.save());
     assert!(!everything.contains(KEY) && everything.contains("[key]"));
     assert!(format!("{:?}", Secret::new(KEY)) == "Secret([key])");
 }

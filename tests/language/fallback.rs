@@ -33,7 +33,7 @@ async fn the_tuner_stands_in_until_the_endpoint_is_back() {
     let first = proposal(offer(&mut agent, &brief).await);
     assert_eq!(first.by.as_deref(), Some("tuner"));
     assert_eq!(first.technique, "tune");
-    let troubles = agent.bill().troubles;
+    let troubles = agent.usage().troubles;
     let gone = troubles.iter().filter(|trouble| trouble.contains("the tuner proposes meanwhile")).count();
     assert_eq!(gone, 1, "{troubles:?}");
     up.store(true, Ordering::SeqCst);
@@ -48,7 +48,7 @@ async fn the_tuner_stands_in_until_the_endpoint_is_back() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert!(back.is_some(), "it comes back");
-    let troubles = agent.bill().troubles;
+    let troubles = agent.usage().troubles;
     assert!(troubles.iter().any(|trouble| trouble.contains("answers again")), "{troubles:?}");
 }
 
@@ -96,7 +96,7 @@ async fn a_model_that_never_writes_code_does_not_hold_up_the_night() {
     let stands_in = proposal(offer(&mut agent, &brief(&incumbent())).await);
     assert_eq!(stands_in.by.as_deref(), Some("tuner"));
     assert_eq!(endpoint.requests().len(), 6, "three questions, and each once more in the form");
-    let troubles = agent.bill().troubles;
+    let troubles = agent.usage().troubles;
     assert!(troubles.iter().any(|trouble| trouble.contains("no change that can be used")), "{troubles:?}");
 }
 
@@ -168,7 +168,7 @@ async fn another_target_need_not_find_out_again_that_the_endpoint_is_away() {
     let stands_in = proposal(offer(&mut second, &brief).await);
     assert_eq!((stands_in.by.as_deref(), stands_in.ticket), (Some("tuner"), 1));
     assert_eq!(endpoint.requests().len(), 3);
-    assert_eq!(second.bill().troubles.len(), 2, "what the first one met is not lost");
+    assert_eq!(second.usage().troubles.len(), 2, "what the first one met is not lost");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What is written down: the bill, the transcript, the state.
+//! What is written down: usage, the transcript, the state.
 
 use warpsmith::agent::Agent;
 use warpsmith::agent::language::{Price, weighted};
@@ -16,11 +16,11 @@ async fn tokens_cost_and_time_are_billed_once() {
     settings.prices = settings.prices.with(vec![price]);
     let mut agent = agent_with(settings, Transcript::nowhere());
     proposal(offer(&mut agent, &brief(&incumbent())).await);
-    let bill = agent.bill();
-    assert_eq!((bill.requests, bill.tokens_in, bill.tokens_out), (1, 1000, 100));
-    assert!((bill.cost_usd - 0.003).abs() < 1e-12, "{bill:?}");
-    assert!(bill.wall_s > 0.0 && bill.troubles.is_empty(), "{bill:?}");
-    assert!(agent.bill().is_empty());
+    let usage = agent.usage();
+    assert_eq!((usage.requests, usage.tokens_in, usage.tokens_out), (1, 1000, 100));
+    assert!((usage.cost_usd - 0.003).abs() < 1e-12, "{usage:?}");
+    assert!(usage.wall_s > 0.0 && usage.troubles.is_empty(), "{usage:?}");
+    assert!(agent.usage().is_empty());
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn a_proposal_carries_what_its_author_says_of_it() {
     assert_eq!(proposal.predicted, Some(1.25));
     assert_eq!((proposal.ticket, proposal.repairs), (1, 0));
     assert_eq!(agent.name(), "openai");
-    let troubles = agent.bill().troubles;
+    let troubles = agent.usage().troubles;
     assert!(troubles.iter().any(|trouble| trouble.contains("no price is known for model-z")), "{troubles:?}");
 }
 

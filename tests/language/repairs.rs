@@ -59,7 +59,7 @@ async fn a_proposal_that_cannot_be_mended_is_given_up() {
         assert_eq!(offer(&mut agent, &brief).await, Offer::GivenUp { ticket: first.ticket }, "{what}");
         let next = proposal(offer(&mut agent, &brief).await);
         assert!(next.ticket != first.ticket && next.repairs == 0, "{what}");
-        let troubles = agent.bill().troubles;
+        let troubles = agent.usage().troubles;
         assert!(troubles.iter().any(|trouble| trouble.contains("is not mended")), "{what}: {troubles:?}");
     }
 }

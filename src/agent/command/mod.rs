@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::prompt::Prompt;
 use super::transcript::{Said, Transcript};
-use super::{Agent, AgentError, Bill, BoxFuture, Brief, Failed, Offer, Outcome, Proposal, Screen};
+use super::{Agent, AgentError, BoxFuture, Brief, Failed, Offer, Outcome, Proposal, Screen, Usage};
 use folder::Snapshot;
 use process::{Ended, Task};
 
@@ -56,9 +56,9 @@ pub struct Command {
     /// A proposal that failed and is to be mended next.
     mending: Option<Failed>,
     failures: u32,
-    bill: Bill,
+    usage: Usage,
     /// The part of it that no proposal has been charged with: one is made at a time, so it is the next one's.
-    uncharged: Bill,
+    uncharged: Usage,
 }
 
 /// One try of the program.
@@ -86,8 +86,8 @@ impl Command {
             next_ticket: 1,
             mending: None,
             failures: 0,
-            bill: Bill::default(),
-            uncharged: Bill::default(),
+            usage: Usage::default(),
+            uncharged: Usage::default(),
         }
     }
 
@@ -118,7 +118,7 @@ impl Command {
                 }
                 Tried::Declined { why } if mending.is_none() => return Ok(Offer::Exhausted { why }),
                 Tried::Declined { why } | Tried::Nothing { why } => {
-                    self.bill.troubles.push(why.clone());
+                    self.usage.troubles.push(why.clone());
                     if mending.is_some() {
                         return Ok(Offer::GivenUp { ticket });
                     }
@@ -153,19 +153,19 @@ impl Command {
             limit: self.desk.limit,
         };
         let ended = task.run().await.map_err(|why| self.unavailable(&why))?;
-        let mut bill = Bill { requests: 1, wall_s: began.elapsed().as_secs_f64(), ..Bill::default() };
+        let mut usage = Usage { requests: 1, wall_s: began.elapsed().as_secs_f64(), ..Usage::default() };
         let changed = before.put_back();
         if !changed.is_empty() {
-            bill.troubles.push(format!(
+            usage.troubles.push(format!(
                 "{} changed more than the kernel file; put back: {}",
                 self.program(),
                 changed.join(", ")
             ));
         }
-        self.say_answered(brief, ticket, &ended, &bill);
-        self.bill.add(&bill);
-        self.uncharged.add(&bill);
-        self.bill.troubles.append(&mut bill.troubles);
+        self.say_answered(brief, ticket, &ended, &usage);
+        self.usage.add(&usage);
+        self.uncharged.add(&usage);
+        self.usage.troubles.append(&mut usage.troubles);
         Ok(self.result(given, ended))
     }
 
@@ -211,13 +211,13 @@ impl Command {
         self.desk.transcript.say(Said::Asked { op, ticket, to, prompt: json!(prompt) });
     }
 
-    fn say_answered(&self, brief: &Brief, ticket: u64, ended: &Ended, bill: &Bill) {
+    fn say_answered(&self, brief: &Brief, ticket: u64, ended: &Ended, usage: &Usage) {
         self.desk.transcript.say(Said::Answered {
             op: brief.op.clone(),
             ticket,
             text: ended.output.clone(),
             failed: ended.failure.is_some(),
-            bill: bill.clone(),
+            usage: usage.clone(),
         });
     }
 }
@@ -246,11 +246,11 @@ impl Agent for Command {
         own
     }
 
-    fn bill(&mut self) -> Bill {
-        std::mem::take(&mut self.bill)
+    fn usage(&mut self) -> Usage {
+        std::mem::take(&mut self.usage)
     }
 
-    fn spent_on(&mut self, _ticket: u64) -> Bill {
+    fn spent_on(&mut self, _ticket: u64) -> Usage {
         std::mem::take(&mut self.uncharged)
     }
 

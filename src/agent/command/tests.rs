@@ -56,7 +56,7 @@ fn agent(folder: &Path, script: &str) -> Command {
 async fn proposal(agent: &mut Command) -> Proposal {
     match agent.propose(&brief(), &mut NoScreen).await.unwrap() {
         Offer::Proposal(proposal) => proposal,
-        other => panic!("{other:?}; {:?}", agent.bill().troubles),
+        other => panic!("{other:?}; {:?}", agent.usage().troubles),
     }
 }
 
@@ -71,8 +71,8 @@ async fn what_the_program_leaves_in_the_file_is_proposed_with_what_it_says() {
     assert!(proposal.text.starts_with(GIVEN) && proposal.text.ends_with("// faster\n"));
     assert_eq!((proposal.technique.as_str(), proposal.description.as_str()), ("read-once", "one pass"));
     assert_eq!((proposal.predicted, proposal.ticket, proposal.repairs), (Some(1.2), 1, 0));
-    let bill = agent.bill();
-    assert!(bill.requests == 1 && bill.troubles.is_empty(), "{bill:?}");
+    let usage = agent.usage();
+    assert!(usage.requests == 1 && usage.troubles.is_empty(), "{usage:?}");
     let said = transcript::read(&temp.path().join("run").join(transcript::FILE)).unwrap();
     assert!(matches!(said[0].said, Said::Asked { .. }) && matches!(said[1].said, Said::Answered { failed: false, .. }));
 }
@@ -102,7 +102,7 @@ async fn everything_else_in_the_folder_is_put_back_and_reported() {
         assert_eq!(std::fs::read_to_string(run.join(name)).unwrap(), name);
     }
     assert!(!run.join("new").exists());
-    let troubles = agent.bill().troubles.join("\n");
+    let troubles = agent.usage().troubles.join("\n");
     for name in ["pending.json", "deep", "gone", "new"] {
         assert!(troubles.contains(name), "{troubles}");
     }
@@ -140,7 +140,7 @@ async fn a_program_that_changes_nothing_three_times_has_nothing_left() {
     let offer = agent.propose(&brief(), &mut NoScreen).await.unwrap();
     let Offer::Exhausted { why } = offer else { panic!("{offer:?}") };
     assert!(why.contains("changed nothing") && why.contains("no idea"), "{why}");
-    assert_eq!(agent.bill().requests, 3);
+    assert_eq!(agent.usage().requests, 3);
 }
 
 #[tokio::test]

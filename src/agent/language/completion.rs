@@ -22,7 +22,7 @@ pub enum Finish {
 
 /// Tokens, as the server counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
+pub struct TokenCount {
     /// Read.
     pub tokens_in: u64,
     /// Written, thoughts included.
@@ -41,7 +41,7 @@ pub struct Completion {
     /// Why it ends; `None` where nobody said: it may have been cut off.
     pub finish: Option<Finish>,
     /// Tokens, where the server counts.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenCount>,
     /// Values that had the form of an answer.
     pub values: usize,
 }
@@ -131,12 +131,14 @@ fn add_text(to: &mut String, from: Option<&Value>) {
     }
 }
 
-fn usage(value: &Value) -> Option<Usage> {
+fn usage(value: &Value) -> Option<TokenCount> {
     let usage = value.get("usage").filter(|usage| usage.is_object())?;
     let count = |name: &str| usage.get(name).and_then(Value::as_u64);
     match (count("prompt_tokens"), count("completion_tokens")) {
         (None, None) => None,
-        (read, written) => Some(Usage { tokens_in: read.unwrap_or_default(), tokens_out: written.unwrap_or_default() }),
+        (read, written) => {
+            Some(TokenCount { tokens_in: read.unwrap_or_default(), tokens_out: written.unwrap_or_default() })
+        }
     }
 }
 
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(whole.text, "ab");
         assert_eq!(whole.thought, 3);
         assert_eq!(whole.finish, Some(Finish::Stop));
-        assert_eq!(whole.usage, Some(Usage { tokens_in: 7, tokens_out: 2 }));
+        assert_eq!(whole.usage, Some(TokenCount { tokens_in: 7, tokens_out: 2 }));
         whole.check().expect("a reply");
     }
 

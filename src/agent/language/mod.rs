@@ -5,21 +5,21 @@
 //! Nothing that a model or a server says decides anything: a reply becomes a candidate's text or nothing.
 
 mod ask;
+mod breaker;
 mod check;
 mod completion;
 mod conversation;
 mod direction;
 mod endpoint;
 mod failure;
+mod meter;
 mod pool;
 mod prices;
 mod retry;
 mod secret;
 mod session;
 mod settings;
-mod standing;
 mod state;
-mod tab;
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use self::session::Session;
 use self::state::State;
 use super::transcript::Transcript;
 use super::tuner::Tuner;
-use super::{Agent, AgentError, Bill, BoxFuture, Brief, Failed, MOST_REPAIRS, Offer, Outcome, Proposal, Screen};
+use super::{Agent, AgentError, BoxFuture, Brief, Failed, MOST_REPAIRS, Offer, Outcome, Proposal, Screen, Usage};
 
 pub use ask::Ask;
 pub use check::check;
@@ -111,7 +111,7 @@ impl Language {
                 }
                 return Ok(offer);
             }
-            if !self.session.standing().is_away() {
+            if !self.session.breaker().is_away() {
                 self.wait_for_a_request(screen).await;
                 continue;
             }
@@ -123,7 +123,7 @@ impl Language {
                 }
                 continue;
             }
-            if self.pool.is_idle() && self.session.standing().is_hopeless() {
+            if self.pool.is_idle() && self.session.breaker().is_hopeless() {
                 let tuner = self.tuner_is_done.as_ref().map(|(_, why)| why.as_str()).unwrap_or_default();
                 return Ok(Offer::Exhausted { why: format!("{}; the tuner: {tuner}", self.last_failure) });
             }
@@ -147,14 +147,14 @@ impl Language {
         loop {
             tokio::select! {
                 () = self.pool.wait() => return,
-                what = self.session.tab.hear() => screen.waits(&what),
+                what = self.session.meter.hear() => screen.waits(&what),
             }
         }
     }
 
     /// Waits until a request ends, or until the endpoint may be asked again.
     async fn wait_for_return(&mut self, screen: &mut dyn Screen) {
-        let again_at = self.session.standing().again_at();
+        let again_at = self.session.breaker().again_at();
         let pause = again_at.map(|at| self.session.settings.scaled(at.saturating_sub(self.session.now())));
         match pause {
             None => self.wait_for_a_request(screen).await,
@@ -172,7 +172,7 @@ impl Language {
 impl Drop for Language {
     fn drop(&mut self) {
         // Its requests end with it, the one that looks whether the endpoint is back among them.
-        self.session.standing().leave();
+        self.session.breaker().leave();
     }
 }
 
@@ -200,16 +200,16 @@ impl Agent for Language {
     fn mend(&mut self, failed: &Failed) -> bool {
         failed.verdict.is_failure()
             && failed.proposal.repairs < MOST_REPAIRS
-            && !self.session.standing().is_away()
+            && !self.session.breaker().is_away()
             && self.pool.mend(failed)
     }
 
-    fn bill(&mut self) -> Bill {
-        self.session.tab.drain()
+    fn usage(&mut self) -> Usage {
+        self.session.meter.drain()
     }
 
-    fn spent_on(&mut self, ticket: u64) -> Bill {
-        self.session.tab.take(self.pool.op(), ticket)
+    fn spent_on(&mut self, ticket: u64) -> Usage {
+        self.session.meter.take(self.pool.op(), ticket)
     }
 
     fn save(&self) -> Value {

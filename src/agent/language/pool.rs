@@ -158,22 +158,22 @@ impl Language {
         }
         // A model that cannot mend its own mistake says nothing about the endpoint.
         if running.mends && failure.kind.was_answered() {
-            self.session.tab.trouble(failure.with(&host, model, "the proposal is not mended"));
+            self.session.meter.trouble(failure.with(&host, model, "the proposal is not mended"));
             return;
         }
         if !running.mends {
-            self.session.tab.came_to_nothing(&self.pool.op, running.ticket);
+            self.session.meter.came_to_nothing(&self.pool.op, running.ticket);
         }
-        let was_away = self.session.standing().is_away();
+        let was_away = self.session.breaker().is_away();
         self.last_failure = failure.sentence(&host, model);
-        let pause = self.session.standing().failed(self.session.now(), failure);
+        let pause = self.session.breaker().failed(self.session.now(), failure);
         let told = match pause {
             // What can be done about it was said when it went.
             Some(pause) if was_away => {
                 format!("{}; it is tried again in {}", failure.fact(&host, model), spoken(pause))
             }
             Some(pause) => {
-                let failures = super::standing::FAILURES_IN_A_ROW;
+                let failures = super::breaker::FAILURES_IN_A_ROW;
                 let what = format!(
                     "{failures} requests in a row came to nothing: the tuner proposes meanwhile, and {host} is tried again \
                      in {}",
@@ -185,18 +185,18 @@ impl Language {
             None if failure.kind == Kind::Declined => failure.with(&host, model, "it is asked again"),
             None => failure.with(&host, model, "the proposal is dropped"),
         };
-        self.session.tab.trouble(told);
+        self.session.meter.trouble(told);
     }
 
     /// Fills the pool: repairs first, then new proposals.
     pub(super) fn top_up(&mut self, brief: &Brief) {
         if self.pool.begin(&brief.op) {
-            self.session.standing().leave();
+            self.session.breaker().leave();
         }
-        if self.session.standing().is_away() {
+        if self.session.breaker().is_away() {
             let lost = self.pool.to_mend.drain(..).map(|task| task.ticket);
             self.pool.given_up.extend(lost);
-            if self.pool.has_room() && self.session.standing().try_now(self.session.now()) {
+            if self.pool.has_room() && self.session.breaker().try_now(self.session.now()) {
                 self.spawn_new(&Arc::new(brief.clone()));
             }
             return;
@@ -237,9 +237,9 @@ impl Language {
             let text = current(&draft, brief);
             if text != brief.incumbent && self.state.propose(&text) {
                 // Only now: a model that repeats itself answers too, and is of no more use than one that is away.
-                if self.session.standing().answered() {
+                if self.session.breaker().answered() {
                     let (host, model) = (self.session.settings.host(), &draft.task.model);
-                    self.session.tab.trouble(format!("{host} answers again: proposals are {model}'s from here on"));
+                    self.session.meter.trouble(format!("{host} answers again: proposals are {model}'s from here on"));
                 }
                 let offer = Offer::Proposal(Proposal {
                     text,

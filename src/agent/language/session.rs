@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::Settings;
 use super::ask::Ask;
-use super::completion::{Completion, Usage, tokens};
+use super::breaker::CircuitBreaker;
+use super::completion::{Completion, TokenCount, tokens};
 use super::endpoint::{Answer, Endpoint, Manner, role_name};
 use super::failure::{Failure, Kind};
+use super::meter::Meter;
 use super::retry::{self, Attempts, Step};
-use super::standing::Standing;
-use super::tab::Tab;
-use crate::agent::Bill;
+use crate::agent::Usage;
 use crate::agent::prompt::Message;
 use crate::agent::transcript::{Said, Transcript};
 use crate::rng::Stream;
@@ -35,10 +35,10 @@ pub struct Session {
     /// Who words them.
     pub prompt: Box<dyn Ask>,
     /// What they used.
-    pub tab: Tab,
+    pub meter: Meter,
     transcript: Transcript,
     /// Whether the endpoint is there.
-    standing: Mutex<Standing>,
+    breaker: Mutex<CircuitBreaker>,
     began: Instant,
     /// What each model's server was found to do without.
     manners: Mutex<BTreeMap<String, Manner>>,
@@ -64,9 +64,9 @@ impl Session {
             endpoint,
             settings,
             prompt,
-            tab: Tab::default(),
+            meter: Meter::default(),
             transcript,
-            standing: Mutex::default(),
+            breaker: Mutex::default(),
             began: Instant::now(),
             manners: Mutex::default(),
             written: Mutex::default(),
@@ -74,8 +74,8 @@ impl Session {
     }
 
     /// Whether the endpoint is there.
-    pub fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nominal time since the session began: pauses that are slept short count in full.
@@ -96,28 +96,28 @@ impl Session {
         let jitter = Stream::new(ticket, model);
         let mut elapsed = Duration::ZERO;
         let mut before: Vec<Failure> = Vec::new();
-        let mut wait = self.tab.wait();
+        let mut wait = self.meter.wait();
         loop {
             let began = Instant::now();
             let answer = self.endpoint.ask(model, messages, &self.manner(model)).await;
             let wall = began.elapsed();
             elapsed += wall;
-            let bill = self.charge(subject, bytes, &answer, wall);
+            let usage = self.charge(subject, bytes, &answer, wall);
             let outcome = answer.outcome.and_then(|reply| reply.check().map(|()| reply));
-            let (tokens, failed) = (bill.tokens(), outcome.is_err());
+            let (tokens, failed) = (usage.tokens(), outcome.is_err());
             tracing::info!(model, ticket, took_s = wall.as_secs_f64(), tokens, failed, "a language model answers");
             let text = match &outcome {
                 Ok(reply) => reply.text.clone(),
                 Err(failure) => failure.sentence(&self.settings.host(), model),
             };
             let failed = outcome.is_err();
-            self.transcript.say(Said::Answered { op: op.to_owned(), ticket, text, failed, bill });
+            self.transcript.say(Said::Answered { op: op.to_owned(), ticket, text, failed, usage });
             let failure = match outcome {
                 Ok(reply) => {
                     if let Some(first) = before.first() {
                         let attempt = before.len() + 1;
                         let fact = first.fact(&self.settings.host(), model);
-                        self.tab.trouble(format!("{fact}: answered at attempt {attempt}"));
+                        self.meter.trouble(format!("{fact}: answered at attempt {attempt}"));
                     }
                     return Ok(reply);
                 }
@@ -165,7 +165,7 @@ impl Session {
             return false;
         }
         self.change_manner(model, |manner| manner.context = Some(shorter));
-        self.tab
+        self.meter
             .note(format!("the context of {model} is shorter than was thought: prompts are kept to {shorter} tokens"));
         true
     }
@@ -183,33 +183,33 @@ impl Session {
     fn do_without(&self, model: &str, name: &str) -> bool {
         let new = self.change_manner(model, |manner| manner.without.insert(name.to_owned()));
         if new {
-            self.tab.note(format!("{model} does not know `{name}`; it is asked without"));
+            self.meter.note(format!("{model} does not know `{name}`; it is asked without"));
         }
         new
     }
 
     /// Bills one attempt. What the server does not count is estimated from lengths.
-    fn charge(&self, subject: Subject<'_>, bytes: usize, answer: &Answer, wall: Duration) -> Bill {
+    fn charge(&self, subject: Subject<'_>, bytes: usize, answer: &Answer, wall: Duration) -> Usage {
         let Subject { op, ticket, model } = subject;
         let counted = answer.outcome.as_ref().ok().and_then(|reply| reply.usage);
         let answered = answer.outcome.is_ok() || answer.written > 0;
         let usage = match counted {
             Some(usage) => usage,
-            None if answered => Usage { tokens_in: tokens(bytes), tokens_out: tokens(answer.written) },
-            None => Usage { tokens_in: 0, tokens_out: 0 },
+            None if answered => TokenCount { tokens_in: tokens(bytes), tokens_out: tokens(answer.written) },
+            None => TokenCount { tokens_in: 0, tokens_out: 0 },
         };
         if counted.is_none() && answer.outcome.is_ok() {
             let host = self.settings.host();
-            self.tab
+            self.meter
                 .note(format!("{host} does not count tokens: those of {model} are estimated from its texts' length"));
         }
         let cost = self.settings.prices.cost(model, usage.tokens_in, usage.tokens_out);
         if cost.is_none() && answered {
-            self.tab.note(format!(
+            self.meter.note(format!(
                 "no price is known for {model}: it counts as free; add a row `[[prices]]` to warpsmith.toml"
             ));
         }
-        let bill = Bill {
+        let usage = Usage {
             requests: u64::from(answered),
             tokens_in: usage.tokens_in,
             tokens_out: usage.tokens_out,
@@ -217,8 +217,8 @@ impl Session {
             wall_s: wall.as_secs_f64(),
             troubles: Vec::new(),
         };
-        self.tab.add(op, ticket, &bill);
-        bill
+        self.meter.add(op, ticket, &usage);
+        usage
     }
 
     /// Messages for the transcript: long ones that were written down before are named by their hash.

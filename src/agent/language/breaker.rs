@@ -15,7 +15,7 @@ const TRIES_WORTH_WAITING: u32 = 5;
 
 /// Whether the endpoint is there. Times are counted from any fixed moment.
 #[derive(Debug, Clone, Default)]
-pub struct Standing {
+pub struct CircuitBreaker {
     failed_in_a_row: u32,
     /// Whether the last failure was the endpoint's no fault: an answer of no use, or a prompt that fits nowhere.
     of_the_target: bool,
@@ -31,7 +31,7 @@ struct Away {
     stays: bool,
 }
 
-impl Standing {
+impl CircuitBreaker {
     /// A request failed for good at `now`. The answer is how long the endpoint is left alone, where it is given up or
     /// was tried in vain just now.
     pub fn failed(&mut self, now: Duration, failure: &Failure) -> Option<Duration> {
@@ -118,74 +118,74 @@ mod tests {
         Failure::new(kind, "")
     }
 
-    fn gone(kind: Kind) -> Standing {
-        let mut standing = Standing::default();
+    fn gone(kind: Kind) -> CircuitBreaker {
+        let mut breaker = CircuitBreaker::default();
         for _ in 1..FAILURES_IN_A_ROW {
-            assert_eq!(standing.failed(at(0), &failure(kind.clone())), None);
+            assert_eq!(breaker.failed(at(0), &failure(kind.clone())), None);
         }
-        assert_eq!(standing.failed(at(0), &failure(kind)), Some(FIRST_PAUSE));
-        standing
+        assert_eq!(breaker.failed(at(0), &failure(kind)), Some(FIRST_PAUSE));
+        breaker
     }
 
     #[test]
     fn it_is_away_after_some_failures_in_a_row_and_no_earlier() {
-        let mut standing = Standing::default();
+        let mut breaker = CircuitBreaker::default();
         for _ in 0..10 {
             for _ in 1..FAILURES_IN_A_ROW {
-                standing.failed(at(0), &failure(Kind::Overloaded));
+                breaker.failed(at(0), &failure(Kind::Overloaded));
             }
-            assert!(!standing.answered());
+            assert!(!breaker.answered());
         }
         assert!(gone(Kind::Overloaded).is_away());
     }
 
     #[test]
     fn pauses_grow_and_one_request_tries_at_a_time() {
-        let mut standing = gone(Kind::Unreachable);
+        let mut breaker = gone(Kind::Unreachable);
         let mut now = at(0);
         let mut pauses = Vec::new();
         for _ in 0..7 {
-            assert!(!standing.try_now(now), "not before its time");
-            now = standing.again_at().expect("a time");
-            assert!(standing.try_now(now));
-            assert!(!standing.try_now(now), "one at a time");
-            pauses.push(standing.failed(now, &failure(Kind::Unreachable)).expect("tried in vain").as_secs());
+            assert!(!breaker.try_now(now), "not before its time");
+            now = breaker.again_at().expect("a time");
+            assert!(breaker.try_now(now));
+            assert!(!breaker.try_now(now), "one at a time");
+            pauses.push(breaker.failed(now, &failure(Kind::Unreachable)).expect("tried in vain").as_secs());
         }
         assert_eq!(pauses, [120, 240, 480, 900, 900, 900, 900]);
     }
 
     #[test]
     fn requests_that_were_in_flight_do_not_stretch_the_pause() {
-        let mut standing = gone(Kind::Overloaded);
-        let before = standing.again_at();
-        assert_eq!(standing.failed(at(5), &failure(Kind::Overloaded)), None);
-        assert_eq!(standing.again_at(), before);
+        let mut breaker = gone(Kind::Overloaded);
+        let before = breaker.again_at();
+        assert_eq!(breaker.failed(at(5), &failure(Kind::Overloaded)), None);
+        assert_eq!(breaker.again_at(), before);
     }
 
     #[test]
     fn a_try_that_was_abandoned_is_made_again() {
-        let mut standing = gone(Kind::Overloaded);
-        let now = standing.again_at().expect("a time");
-        assert!(standing.try_now(now));
-        standing.leave();
-        assert!(standing.try_now(now));
+        let mut breaker = gone(Kind::Overloaded);
+        let now = breaker.again_at().expect("a time");
+        assert!(breaker.try_now(now));
+        breaker.leave();
+        assert!(breaker.try_now(now));
     }
 
     #[test]
     fn a_model_without_ideas_for_one_kernel_is_asked_about_the_next() {
         for kind in [Kind::Declined, Kind::NoChange, Kind::NoPrompt] {
-            let mut standing = gone(kind);
-            standing.leave();
-            assert!(!standing.is_away());
+            let mut breaker = gone(kind);
+            breaker.leave();
+            assert!(!breaker.is_away());
         }
     }
 
     #[test]
     fn it_comes_back() {
-        let mut standing = gone(Kind::Overloaded);
-        assert!(standing.answered());
-        assert!(!standing.is_away());
-        assert_eq!(standing.failed(at(0), &failure(Kind::Overloaded)), None, "counted anew");
+        let mut breaker = gone(Kind::Overloaded);
+        assert!(breaker.answered());
+        assert!(!breaker.is_away());
+        assert_eq!(breaker.failed(at(0), &failure(Kind::Overloaded)), None, "counted anew");
     }
 
     #[test]
@@ -193,25 +193,25 @@ mod tests {
         assert!(gone(Kind::Spent).is_hopeless());
         assert!(gone(Kind::Key).is_hopeless());
         assert!(gone(Kind::Declined).is_hopeless());
-        let mut standing = gone(Kind::Unreachable);
+        let mut breaker = gone(Kind::Unreachable);
         let mut tries = 0;
-        while !standing.is_hopeless() {
-            let now = standing.again_at().expect("a time");
-            assert!(standing.try_now(now));
-            standing.failed(now, &failure(Kind::Unreachable));
+        while !breaker.is_hopeless() {
+            let now = breaker.again_at().expect("a time");
+            assert!(breaker.try_now(now));
+            breaker.failed(now, &failure(Kind::Unreachable));
             tries += 1;
         }
         assert_eq!(tries, TRIES_WORTH_WAITING);
-        assert!(standing.is_away(), "and it is still asked");
+        assert!(breaker.is_away(), "and it is still asked");
     }
 
     #[test]
     fn a_server_that_asks_for_an_hour_gets_it() {
-        let mut standing = Standing::default();
+        let mut breaker = CircuitBreaker::default();
         let asked = Failure { retry_after: Some(at(3600)), ..failure(Kind::RateLimited) };
         for _ in 0..FAILURES_IN_A_ROW {
-            standing.failed(at(10), &asked);
+            breaker.failed(at(10), &asked);
         }
-        assert_eq!(standing.again_at(), Some(at(3610)));
+        assert_eq!(breaker.again_at(), Some(at(3610)));
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What an agent has used, over some time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Bill {
+pub struct Usage {
     /// Requests that were answered, usefully or not.
     pub requests: u64,
     /// Tokens read.
@@ -20,7 +20,7 @@ pub struct Bill {
     pub troubles: Vec<String>,
 }
 
-impl Bill {
+impl Usage {
     /// Whether there is nothing on it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -44,7 +44,7 @@ impl Bill {
 }
 
 /// Tokens, cost and time, as `asked 3 times, 12000 tokens in, 900 out, $0.03, 41 s`.
-impl std::fmt::Display for Bill {
+impl std::fmt::Display for Usage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.requests {
             1 => write!(f, "asked once")?,

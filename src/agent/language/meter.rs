@@ -5,23 +5,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::agent::Bill;
+use crate::agent::Usage;
 
 /// A ticket that no proposal has.
 const NOBODYS: u64 = 0;
 
-/// A bill that many write to.
+/// Usage that many requests add to.
 #[derive(Debug, Default)]
-pub struct Tab {
+pub struct Meter {
     inner: Mutex<Inner>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    bill: Bill,
+    usage: Usage,
     /// What each proposal took and nobody has asked for yet, by operation and ticket; under [`NOBODYS`], what came to nothing.
-    tickets: BTreeMap<(String, u64), Bill>,
+    tickets: BTreeMap<(String, u64), Usage>,
     /// What is said once in a target and no more.
     said: BTreeSet<String>,
     /// What requests wait for at present, and how many of them.
@@ -30,12 +30,12 @@ struct Inner {
     unheard: VecDeque<String>,
 }
 
-impl Tab {
+impl Meter {
     /// Adds what one request for a proposal used.
-    pub fn add(&self, op: &str, ticket: u64, bill: &Bill) {
+    pub fn add(&self, op: &str, ticket: u64, usage: &Usage) {
         let mut inner = self.inner();
-        inner.bill.add(bill);
-        inner.tickets.entry((op.to_owned(), ticket)).or_default().add(bill);
+        inner.usage.add(usage);
+        inner.tickets.entry((op.to_owned(), ticket)).or_default().add(usage);
     }
 
     /// Nothing comes of a proposal: what it took is the next one's to bear.
@@ -47,22 +47,22 @@ impl Tab {
     }
 
     /// What a proposal took since this was last asked, with what had come to nothing by then.
-    pub fn take(&self, op: &str, ticket: u64) -> Bill {
+    pub fn take(&self, op: &str, ticket: u64) -> Usage {
         let mut inner = self.inner();
-        let mut bill = Bill::default();
+        let mut usage = Usage::default();
         for ticket in [NOBODYS, ticket] {
             if let Some(used) = inner.tickets.remove(&(op.to_owned(), ticket)) {
-                bill.add(&used);
+                usage.add(&used);
             }
         }
-        bill
+        usage
     }
 
     /// A sentence for the run; the same one is said once until the run has read it.
     pub fn trouble(&self, sentence: String) {
         let mut inner = self.inner();
-        if !inner.bill.troubles.contains(&sentence) {
-            inner.bill.troubles.push(sentence);
+        if !inner.usage.troubles.contains(&sentence) {
+            inner.usage.troubles.push(sentence);
         }
     }
 
@@ -75,7 +75,7 @@ impl Tab {
 
     /// What a request waits for, once that is worth hearing before it ends.
     pub const fn wait(&self) -> Wait<'_> {
-        Wait { tab: self, what: None }
+        Wait { meter: self, what: None }
     }
 
     /// The next sentence about what is waited for. Dropped halfway, it loses nothing.
@@ -88,9 +88,9 @@ impl Tab {
         }
     }
 
-    /// Everything so far; the tab begins anew.
-    pub fn drain(&self) -> Bill {
-        std::mem::take(&mut self.inner().bill)
+    /// Everything so far; the meter begins anew.
+    pub fn drain(&self) -> Usage {
+        std::mem::take(&mut self.inner().usage)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -101,7 +101,7 @@ impl Tab {
 /// What one request waits for; it waits no more when this is dropped.
 #[derive(Debug)]
 pub struct Wait<'a> {
-    tab: &'a Tab,
+    meter: &'a Meter,
     what: Option<String>,
 }
 
@@ -112,19 +112,19 @@ impl Wait<'_> {
             return;
         }
         self.end();
-        let mut inner = self.tab.inner();
+        let mut inner = self.meter.inner();
         let requests = inner.waits.entry(sentence.clone()).or_default();
         *requests += 1;
         if *requests == 1 {
             inner.unheard.push_back(sentence.clone());
-            self.tab.news.notify_one();
+            self.meter.news.notify_one();
         }
         self.what = Some(sentence);
     }
 
     fn end(&mut self) {
         let Some(sentence) = self.what.take() else { return };
-        let mut inner = self.tab.inner();
+        let mut inner = self.meter.inner();
         let others = inner.waits.get(&sentence).map_or(0, |requests| requests - 1);
         if others > 0 {
             inner.waits.insert(sentence, others);
@@ -147,61 +147,61 @@ mod tests {
 
     #[test]
     fn it_is_drained_once() {
-        let tab = Tab::default();
-        tab.add("a", 1, &Bill { requests: 1, tokens_in: 5, ..Bill::default() });
-        tab.add("a", 2, &Bill { requests: 1, tokens_out: 7, ..Bill::default() });
-        assert_eq!(tab.drain().tokens(), 12);
-        assert!(tab.drain().is_empty());
+        let meter = Meter::default();
+        meter.add("a", 1, &Usage { requests: 1, tokens_in: 5, ..Usage::default() });
+        meter.add("a", 2, &Usage { requests: 1, tokens_out: 7, ..Usage::default() });
+        assert_eq!(meter.drain().tokens(), 12);
+        assert!(meter.drain().is_empty());
     }
 
     #[test]
     fn a_proposal_bears_what_it_took_and_what_came_to_nothing_before_it() {
-        let tab = Tab::default();
-        let used = |op: &str, ticket, tokens_in| tab.add(op, ticket, &Bill { tokens_in, ..Bill::default() });
+        let meter = Meter::default();
+        let used = |op: &str, ticket, tokens_in| meter.add(op, ticket, &Usage { tokens_in, ..Usage::default() });
         used("a", 1, 1);
         used("a", 2, 10);
         used("b", 2, 100);
         used("a", 3, 1000);
-        tab.came_to_nothing("a", 3);
-        assert_eq!(tab.take("a", 2).tokens(), 1010);
+        meter.came_to_nothing("a", 3);
+        assert_eq!(meter.take("a", 2).tokens(), 1010);
         used("a", 2, 10_000);
-        assert_eq!((tab.take("a", 1).tokens(), tab.take("a", 2).tokens()), (1, 10_000));
-        assert!(tab.take("a", 2).is_empty());
-        assert_eq!((tab.take("b", 2).tokens(), tab.drain().tokens()), (100, 11_111));
+        assert_eq!((meter.take("a", 1).tokens(), meter.take("a", 2).tokens()), (1, 10_000));
+        assert!(meter.take("a", 2).is_empty());
+        assert_eq!((meter.take("b", 2).tokens(), meter.drain().tokens()), (100, 11_111));
     }
 
     #[tokio::test]
     async fn what_requests_wait_for_is_heard_once_until_the_last_of_them_ends() {
-        let tab = Tab::default();
-        let (mut first, mut second) = (tab.wait(), tab.wait());
+        let meter = Meter::default();
+        let (mut first, mut second) = (meter.wait(), meter.wait());
         first.is_for("silent".into());
         first.is_for("silent".into());
         second.is_for("silent".into());
-        assert_eq!(tab.hear().await, "silent");
+        assert_eq!(meter.hear().await, "silent");
         drop(first);
-        let mut third = tab.wait();
+        let mut third = meter.wait();
         third.is_for("silent".into());
         second.is_for("limited".into());
-        assert_eq!(tab.hear().await, "limited");
+        assert_eq!(meter.hear().await, "limited");
         drop(third);
         second.is_for("silent".into());
-        assert_eq!(tab.hear().await, "silent");
+        assert_eq!(meter.hear().await, "silent");
         second.is_for("gone before anyone heard".into());
         drop(second);
-        let nothing = tokio::time::timeout(std::time::Duration::from_millis(1), tab.hear()).await;
-        assert!(nothing.is_err() && tab.drain().troubles.is_empty());
+        let nothing = tokio::time::timeout(std::time::Duration::from_millis(1), meter.hear()).await;
+        assert!(nothing.is_err() && meter.drain().troubles.is_empty());
     }
 
     #[test]
     fn troubles_repeat_after_they_were_read_and_notes_never() {
-        let tab = Tab::default();
+        let meter = Meter::default();
         for _ in 0..3 {
-            tab.trouble("broken".into());
-            tab.note("no price".into());
+            meter.trouble("broken".into());
+            meter.note("no price".into());
         }
-        assert_eq!(tab.drain().troubles, ["broken", "no price"]);
-        tab.trouble("broken".into());
-        tab.note("no price".into());
-        assert_eq!(tab.drain().troubles, ["broken"]);
+        assert_eq!(meter.drain().troubles, ["broken", "no price"]);
+        meter.trouble("broken".into());
+        meter.note("no price".into());
+        assert_eq!(meter.drain().troubles, ["broken"]);
     }
 }
