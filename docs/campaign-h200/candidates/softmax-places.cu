@@ -184,7 +184,10 @@ placed(const T *__restrict__ x, T *__restrict__ y, int64_t *drawn, int64_t rows,
 
     for (int phase = 0; row < rows; phase ^= 1) {
         int64_t next = row + workers;
-        if (STAY == 2 && lane == 0) next = workers + (int64_t)atomicAdd((unsigned long long *)drawn, 1ull);
+        if (STAY == 2 && lane == 0) {
+            __threadfence(); /* costs nothing here, where the row is waited for */
+            next = workers + (int64_t)atomicAdd((unsigned long long *)drawn, 1ull);
+        }
         const int pieces = pieces_of(row);
 
         float top = single, sum = has_single(row) ? exponential(single - shift_for(single)) : 0.0f;
