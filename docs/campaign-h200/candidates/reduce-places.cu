@@ -57,13 +57,18 @@ args   = ["x", "y", "rows", "cols"]
    piece, at most 2 VEC - 2 of them, are taken one by one. */
 
 struct __align__(16) Piece {
-    T of[VEC];
+    uint32_t word[4];
 };
 
 __device__ float sum_of(const Piece &piece) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < VEC; i++) sum += ws_load(piece.of[i]);
+    for (int i = 0; i < 4; i++)
+#if WS_F32
+        sum += __uint_as_float(piece.word[i]);
+#else
+        sum += ws_load((T)piece.word[i]) + ws_load((T)(piece.word[i] >> 16));
+#endif
     return sum;
 }
 __device__ float sum_over_warp(float value) {

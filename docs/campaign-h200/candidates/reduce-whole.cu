@@ -41,13 +41,18 @@ args   = ["x", "y", "rows", "cols"]
    piece, at most 2 VEC - 2 of them, are taken one by one. */
 
 struct __align__(16) Piece {
-    T of[VEC];
+    uint32_t word[4];
 };
 
 __device__ float sum_of(const Piece &piece) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < VEC; i++) sum += ws_load(piece.of[i]);
+    for (int i = 0; i < 4; i++)
+#if WS_F32
+        sum += __uint_as_float(piece.word[i]);
+#else
+        sum += ws_load((T)piece.word[i]) + ws_load((T)(piece.word[i] >> 16));
+#endif
     return sum;
 }
 __device__ float sum_over_warp(float value) {
@@ -59,11 +64,11 @@ __device__ float sum_over_warp(float value) {
 __device__ Piece load(const Piece *from) {
 #if ONCE
     uint64_t policy;
-    uint4 four;
+    Piece p;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("ld.global.L1::evict_first.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(four.x), "=r"(four.y), "=r"(four.z), "=r"(four.w) : "l"(from), "l"(policy));
-    return *(const Piece *)&four;
+                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.word[3]) : "l"(from), "l"(policy));
+    return p;
 #else
     return *from;
 #endif

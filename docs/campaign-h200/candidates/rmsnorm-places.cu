@@ -15,10 +15,10 @@ MARK_Y  = { value = 0,  choices = [0, 1, 2] }   # the same of y
 [let]
 VEC    = "16 / dtype_bytes"
 PIECES = "ceil_div(cols, VEC)"
-PLACE  = "ceil_div(cols * dtype_bytes, 128) * 128"
-GROUPS = "max(1, min(WORKERS, (SMEM_MAX - 1024) / PLACE - 1))"
+PLACE  = "PLACED ? ceil_div(cols * dtype_bytes, 128) * 128 : 1024"
+GROUPS = "PLACED ? max(1, min(WORKERS, (SMEM_MAX - 1024) / PLACE - 1)) : 1"
 OWN    = "PLACED ? ceil_div(PIECES, WARPS * 32) : 1"
-PLACED = "CC >= 90 && cols % VEC == 0 && cols * dtype_bytes > 8192 && PIECES <= WARPS * 1024 && rows >= SMS * 8"
+PLACED = "CC >= 90 && cols % VEC == 0 && cols * dtype_bytes > 8192 && PIECES <= min(WARPS, 2) * 1024 && PIECES <= 4096 / WARPS && rows >= SMS * 8"
 BLOCKS = "max(1, (SMEM_MAX + 1024) / ((GROUPS + 1) * PLACE + 1792))" # that a multiprocessor has room for
 LANES  = "min(1024, PIECES <= 8 * HELD ? 8 : PIECES <= 16 * HELD ? 16 : ceil_div(PIECES, 32 * HELD) * 32)"   # threads that share a row
 ROWS   = "max(1, THREADS / LANES)"                                 # rows of a block
@@ -173,7 +173,7 @@ aligned(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y
     }
 }
 
-#if WS_SM >= 90
+#if PLACED
 
 __device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 template <int MARK> __device__ uint64_t policy() {

@@ -12,12 +12,13 @@ STAY   = { value = 2, choices = [1, 2] }                    # 1: rows are dealt 
 [let]
 VEC    = "16 / dtype_bytes"
 PIECES = "ceil_div(cols, VEC)"
-PART   = "ceil_div(PIECES, PARTS * 8) * 8"                  # 16-byte pieces of a part
+PART   = "BROAD ? ceil_div(PIECES, PARTS * 8) * 8 : 8"                  # 16-byte pieces of a part
 PLACE  = "PART * PARTS * 16"
 FIT    = "(SMEM_MAX - 2048) / PLACE"                        # rows that shared memory has room for
-GROUPS = "FIT >= 4 ? 4 : FIT == 3 ? 3 : 2"
+GROUPS = "!PLACED ? 2 : FIT >= 4 ? 4 : FIT == 3 ? 3 : 2"
 WARPS  = "32 / GROUPS"                                      # of a group
-PLACED = "CC >= 90 && cols * dtype_bytes > WIDE && FIT >= 2 && rows >= SMS * 2"
+BROAD  = "CC >= 90 && cols * dtype_bytes > WIDE && rows >= SMS * 2"
+PLACED = "BROAD && FIT >= 2"
 LANES  = "min(1024, PIECES <= 8 * HELD ? 8 : PIECES <= 16 * HELD ? 16 : ceil_div(PIECES, 32 * HELD) * 32)"   # threads of a row
 ROWS   = "max(1, THREADS / LANES)"                         # rows of a block
 [[variant]]    # short rows: fewer pieces a thread, so that there are enough threads; several share a warp
@@ -128,7 +129,7 @@ __device__ void join_row(float &top, float &sum) {
     for (int warp = 0; warp < warps; warp++) sum += sums[first + warp] * exponential(tops[first + warp] - shift_for(top));
 }
 
-#if WS_SM >= 90
+#if PLACED
 
 __device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 /* Has the copy engine bring `bytes` to `to`; the barrier's phase ends when they are there. */
