@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Plays sessions on a machine with a GPU, examines what they kept under many seeds, and prints the table beside PyTorch.
 #
-#   bash docs/campaign-h200/candidates/make.sh            # first, where git's history is: kernel files that sessions name
+#   bash docs/campaign-h200/candidates/make.sh            # first, where git's history is: kernel files that older sessions name, from patches
 #   bash docs/campaign-h200/play.sh swiglu-tail=12 products-tail=12 reduce-8192=10      # seconds for each
 #
 # Started in the repository's root. It works in a copy: WORKSPACE (/tmp/warpsmith-campaign). WARPSMITH names the binary (target/release/warpsmith),
@@ -16,6 +16,7 @@ mkdir -p "$WARPSMITH_WORKSPACE" && cd "$WARPSMITH_WORKSPACE" || exit 2
 for part in kernels models reference tests program.md candidates src/backend/cuda/compile/prelude.rs; do
     [ -e "$root/$part" ] && mkdir -p "$(dirname "$part")" && cp -r "$root/$part" "$(dirname "$part")/"
 done
+mkdir -p candidates && cp "$root"/docs/campaign-h200/candidates/*.cu candidates/
 echo '[run]' >warpsmith.toml
 printf 'candidates/\ntests/\nreference/\nsrc/\n' >.gitignore
 git init -q . && git config user.email campaign@localhost && git config user.name campaign

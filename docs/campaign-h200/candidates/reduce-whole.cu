@@ -1,0 +1,150 @@
+/*---
+op = "reduce"
+dtypes = ["f16", "bf16", "f32"]
+arch = ["sm_80+"]
+[tune]
+THREADS = { value = 256,  choices = [128, 256, 512] }              # threads in a block
+HELD    = { value = 4,    choices = [1, 2, 4, 8] }                 # 16-byte pieces a thread loads before it adds them
+LONG    = { value = 4096, choices = [1024, 4096, 16384, 65536] }   # rows of more bytes have a block each, others a warp
+# Of the kernel that has whole rows in registers.
+LANES   = { value = 256, choices = [64, 128, 256, 512] }           # threads of a block, which share each of its rows
+KEPT    = { value = 4,   choices = [1, 2, 4, 8, 16] }              # 16-byte pieces of a row that each of them loads
+ROWS    = { value = 1,   choices = [1, 2, 4] }                     # rows of a block, all under way at once
+ONCE    = { value = 0,   choices = [0, 1] }                        # 1: x is marked to leave the caches first
+[let]
+VEC    = "16 / dtype_bytes"
+PIECES = "ceil_div(cols, VEC)"
+WHOLE  = "cols % VEC == 0 && cols * dtype_bytes > LONG && PIECES <= LANES * KEPT && PIECES * 2 > LANES * KEPT && rows >= ROWS * SMS"
+[[launch]]
+kernel = "whole"
+when   = "WHOLE"
+grid   = ["ceil_div(rows, ROWS)"]
+block  = ["LANES"]
+args   = ["x", "y", "rows", "cols"]
+[[launch]]
+kernel = "reduce"
+when   = "!WHOLE"
+grid   = ["ceil_div(rows, cols * dtype_bytes > LONG ? 1 : THREADS / 32)"]
+block  = ["cols * dtype_bytes > LONG ? THREADS : 32", "cols * dtype_bytes > LONG ? 1 : THREADS / 32"]
+args   = ["x", "y", "rows", "cols"]
+---*/
+
+/* Bound by memory, and by what a block does while nothing of it is under way: it begins, finds its row, asks, adds, meets at a barrier.
+
+   `whole` is for rows that LANES threads load at once, KEPT pieces each, without a loop: 32-bit indices, no counting of what is left, and one barrier,
+   after which a warp for each row adds up what the warps have:
+
+       thread:  load row 0 | load row 1 | add row 0 | add row 1 | barrier | warp 0: row 0, warp 1: row 1
+
+   `reduce` is for all else: blockDim.x threads share a row, a warp or the whole block; blockDim.y rows share a block. A thread loads HELD pieces
+   of 16 bytes at a time. Rows of odd length start at any address, so the elements before the first and after the last aligned
+   piece, at most 2 VEC - 2 of them, are taken one by one. */
+
+struct __align__(16) Piece {
+    uint32_t word[4];
+};
+
+__device__ float sum_of(const Piece &piece) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#if WS_F32
+        sum += __uint_as_float(piece.word[i]);
+#else
+        sum += ws_load((T)piece.word[i]) + ws_load((T)(piece.word[i] >> 16));
+#endif
+    return sum;
+}
+__device__ float sum_over_warp(float value) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
+    return value;
+}
+
+__device__ Piece load(const Piece *from) {
+#if ONCE
+    uint64_t policy;
+    Piece p;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.L1::evict_first.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.word[3]) : "l"(from), "l"(policy));
+    return p;
+#else
+    return *from;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(LANES)
+whole(const T *__restrict__ x, T *__restrict__ y, int64_t rows, int64_t cols) {
+    constexpr int WARPS = LANES / 32;
+    __shared__ float of_warp[ROWS][WARPS];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pieces = (int)cols / VEC;
+    const int64_t first = (int64_t)blockIdx.x * ROWS;
+    const int here = (int)min(rows - first, (int64_t)ROWS);
+    const Piece *const at = (const Piece *)x + first * pieces + threadIdx.x;
+    Piece held[ROWS][KEPT];
+#pragma unroll
+    for (int row = 0; row < ROWS; row++)
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) {
+            held[row][i] = {};
+            if (row < here && (int)threadIdx.x + i * LANES < pieces) held[row][i] = load(at + row * pieces + i * LANES);
+        }
+#pragma unroll
+    for (int row = 0; row < ROWS; row++) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) sum += sum_of(held[row][i]);
+        sum = sum_over_warp(sum);
+        if (lane == 0) of_warp[row][warp] = sum;
+    }
+    __syncthreads();
+    for (int row = warp; row < here; row += WARPS) {
+        const float sum = sum_over_warp(lane < WARPS ? of_warp[row][lane] : 0.0f);
+        if (lane == 0) y[first + row] = ws_store(sum);
+    }
+}
+/* The sum of `value` over the threads of a row. Every thread of the block comes by; the first of each row has the sum. */
+__device__ float sum_over_row(float value) {
+    value = sum_over_warp(value);
+    if (blockDim.y > 1) return value; /* the row is a warp's */
+    __shared__ float of_warp[THREADS / 32];
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+    __syncthreads();
+    float sum = 0;
+#pragma unroll 1
+    for (int warp = 0; warp < THREADS / 32; warp++) sum += of_warp[warp];
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+reduce(const T *__restrict__ x, T *__restrict__ y, int64_t rows, int64_t cols) {
+    const int lane = threadIdx.x, lanes = blockDim.x;
+    const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    const bool live = row < rows; /* the others still take part in the barrier */
+    if (live) x += row * cols;
+
+    const int misaligned = (int)((size_t)x % 16 / sizeof(T));
+    const int64_t before = min((int64_t)(misaligned ? VEC - misaligned : 0), cols);
+    const int64_t pieces = live ? (cols - before) / VEC : 0;
+    const int64_t singles = live ? cols - pieces * VEC : 0;
+    const Piece *at = (const Piece *)(x + before) + lane;
+
+    float sum = 0;
+#pragma unroll 1
+    for (int64_t left = pieces - lane; left > 0; left -= HELD * lanes, at += HELD * lanes) {
+        const int there = (int)min(left, (int64_t)(HELD * lanes));
+        Piece held[HELD];
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            if (i * lanes < there) held[i] = at[i * lanes];
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            if (i * lanes < there) sum += sum_of(held[i]);
+    }
+#pragma unroll 1
+    for (int64_t i = lane; i < singles; i += lanes) sum += ws_load(x[i < before ? i : i + pieces * VEC]);
+
+    sum = sum_over_row(sum);
+    if (live && lane == 0) y[row] = ws_store(sum);
+}
