@@ -46,7 +46,13 @@ pub(super) struct Question {
 }
 
 /// Workers that may die of a candidate before it is asked who is to blame: others die of their own accord, or lose their connection.
-const DEATHS: u32 = 3;
+const DEATHS: u64 = 3;
+
+/// Whether so many deaths with a candidate speak against it, where `others` died meanwhile with other candidates: workers that are killed
+/// from outside die with whatever they have. Twice as many are too many for chance.
+const fn is_suspect(deaths: u64, others: u64) -> bool {
+    deaths >= DEATHS && (deaths > 2 * others || deaths >= 2 * DEATHS)
+}
 
 /// The judge's word on a candidate.
 ///
@@ -59,6 +65,7 @@ pub(super) async fn verdict(pool: &Pool, question: &Question, notes: &Notes, can
     let number = question.number;
     let what = format!("#{number}");
     let (mut deaths, mut failed) = (0, false);
+    let lost_before = pool.lost();
     loop {
         let mut worker = free(pool, &what, question.again || deaths > 0 || failed, cancel).await?;
         let ask = Ask::Evaluate(Box::new(question.task.clone()));
@@ -67,8 +74,8 @@ pub(super) async fn verdict(pool: &Pool, question: &Question, notes: &Notes, can
             Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
                 worker.lost(&error);
                 deaths += 1;
-                if deaths == DEATHS {
-                    return blame(pool, question, &error, notes, cancel).await;
+                if is_suspect(deaths, pool.lost().saturating_sub(lost_before + deaths)) {
+                    return blame(pool, question, (deaths, &error), notes, cancel).await;
                 }
                 tell(notes, Note::Trouble(format!("#{number} is judged again: {error}")));
             }
@@ -93,25 +100,38 @@ async fn free(pool: &Pool, what: &str, first: bool, cancel: &CancellationToken) 
 async fn blame(
     pool: &Pool,
     question: &Question,
-    death: &WorkerError,
+    (deaths, death): (u64, &WorkerError),
     notes: &Notes,
     cancel: &CancellationToken,
 ) -> Answer {
-    let not_known = || WorkerError::machine(&format!("{DEATHS} workers died of it, the last one so: {death}"));
+    let not_known = || WorkerError::machine(&format!("{deaths} workers died of it, the last one so: {death}"));
     let Some(incumbent) = &question.task.incumbent else { return Err(not_known()) };
-    let mut worker = free(pool, &format!("the incumbent of #{}", question.number), true, cancel).await?;
     let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..question.task.clone() };
     let mut watch = |progress| tell(notes, Note::Judging { number: question.number, progress });
-    match worker.ask::<Evaluation>(Ask::Smoke(Box::new(task)), &mut watch, cancel).await {
-        Ok(smoke) if smoke.verdict == Verdict::Base => {
-            let why = format!("it took the judge down with it ({death}); the incumbent still runs");
-            Ok(Evaluation { verdict: Verdict::Crash { stage: Stage::Smoke, why }, seed: question.task.seed, ..smoke })
+    for _ in 0..DEATHS {
+        let mut worker = free(pool, &format!("the incumbent of #{}", question.number), true, cancel).await?;
+        match worker.ask::<Evaluation>(Ask::Smoke(Box::new(task.clone())), &mut watch, cancel).await {
+            Ok(smoke) if smoke.verdict == Verdict::Base => {
+                let why = format!("it took the judge down with it ({death}); the incumbent still runs");
+                let verdict = Verdict::Crash { stage: Stage::Smoke, why };
+                return Ok(Evaluation { verdict, seed: question.task.seed, ..smoke });
+            }
+            Ok(_) => return Err(not_known()),
+            Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => worker.lost(&error),
+            Err(error) => return Err(error),
         }
-        Ok(_) => Err(not_known()),
-        Err(error @ (WorkerError::Died(_) | WorkerError::Protocol(_))) => {
-            worker.lost(&error);
-            Err(not_known())
-        }
-        Err(error) => Err(error),
+    }
+    Err(not_known())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_candidate_is_suspect_where_workers_die_with_it_and_not_with_others() {
+        assert!(!is_suspect(2, 0) && is_suspect(3, 0) && is_suspect(3, 1));
+        assert!(!is_suspect(3, 2) && !is_suspect(5, 9) && is_suspect(5, 2));
+        assert!(is_suspect(6, 40), "two that kill their workers are both found in the end");
     }
 }

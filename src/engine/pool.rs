@@ -3,7 +3,7 @@
 //! A worker that died is started again, after pauses that grow; one that stays away is left out, and the run goes on with the others.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ struct Shared {
     changed: Notify,
     /// How many wait that go before all others.
     urgent: AtomicUsize,
+    /// Workers lost so far.
+    lost: AtomicU64,
     began: Instant,
     device: DeviceCard,
 }
@@ -106,7 +108,7 @@ impl Pool {
         };
         let lanes = Mutex::new(workers.into_iter().map(lane).collect());
         let (changed, urgent) = (Notify::new(), AtomicUsize::new(0));
-        Self(Arc::new(Shared { lanes, changed, urgent, began: Instant::now(), device }))
+        Self(Arc::new(Shared { lanes, changed, urgent, lost: AtomicU64::new(0), began: Instant::now(), device }))
     }
 
     /// The device they judge on, by the first of them.
@@ -119,6 +121,11 @@ impl Pool {
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.lanes().iter().filter(|lane| !matches!(lane.doing, Doing::Gone(_))).count()
+    }
+
+    /// How many died or were lost so far; one that is started again can be lost again.
+    pub(super) fn lost(&self) -> u64 {
+        self.0.lost.load(Ordering::Relaxed)
     }
 
     /// Whether none is left.
@@ -162,8 +169,11 @@ impl Pool {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(lease) = free(self, what) {
-                return Ok(lease);
+            if let Some(mut lease) = free(self, what) {
+                // Nobody who is asked next may be blamed for that.
+                let Some(death) = lease.died_idle() else { return Ok(lease) };
+                lease.lost(&death);
+                continue;
             }
             if let Some(why) = self.all_gone() {
                 return Err(WorkerError::Start(why));
@@ -245,6 +255,7 @@ impl Lease {
         let (shared, at) = (self.shared.clone(), self.at);
         let name = shared.lanes()[at].name.clone();
         tracing::warn!(worker = name, %why, "a worker was lost");
+        shared.lost.fetch_add(1, Ordering::Relaxed);
         shared.put_back(at, None, Doing::Starting(why.to_string()), self.began.elapsed());
         tokio::spawn(async move {
             let mut last = String::new();

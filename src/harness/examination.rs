@@ -175,7 +175,7 @@ fn estimate(op: &Operation, question: &Question, limits: &CaseLimits) -> Result<
     let share = |of: u64, most: u64| of as f64 / most.max(1) as f64;
     let elements = share(op.all_elements(shape)?, limits.elements);
     let macs = if whole(op, &question.case, limits)? { share(op.macs(shape)?, limits.macs) } else { 0.0 };
-    Ok(CASE_S * question.in_a_row as f64 * (macs + elements * f64::from(question.launches).sqrt()))
+    Ok(CASE_S * (1 + question.before.len()) as f64 * (macs + elements * f64::from(question.launches).sqrt()))
 }
 
 /// Puts one question, and tells how long the kernel's launches took.
@@ -187,7 +187,7 @@ fn ask<B: Backend>(
 ) -> Result<Duration, Failure> {
     let (op, case) = (bench.op(), &question.case);
     let (_, scratch) = build.image(&case.shape, case.dtype)?;
-    let sizes = CaseMemory::footprint::<B::Arena>(op, case, scratch, question.in_a_row, question.placing)
+    let sizes = CaseMemory::footprint::<B::Arena>(op, case, scratch, 1 + question.before.len(), question.placing)
         .map_err(JudgeError::from)?;
     let arena = bench.arena([sizes], question.placing)?;
     let mut cases: Vec<CaseResult> = Vec::new();
@@ -218,11 +218,11 @@ fn answer<B: Backend>(
     let (bench, case) = (trial.bench, &question.case);
     let (_, scratch) = trial.build.image(&case.shape, case.dtype)?;
     trial.arena.reset();
-    let memory = CaseMemory::place(&mut trial.arena, bench.op(), case, scratch, question.in_a_row)?;
+    let memory = CaseMemory::place(&mut trial.arena, bench.op(), case, scratch, 1 + question.before.len())?;
     let memory = memory.with_sums(question.sums);
-    match question.in_a_row {
-        1 => again_and_again(trial, host, question, memory, (seed, launched)),
-        _ => in_a_row(trial, host, question, memory, (seed, launched)),
+    match question.before.is_empty() {
+        true => again_and_again(trial, host, question, memory, (seed, launched)),
+        false => in_a_row(trial, host, question, &memory, (seed, launched)),
     }
 }
 
@@ -270,26 +270,24 @@ fn again_and_again<B: Backend>(
     Ok(Ok(None))
 }
 
-/// Launches on several copies, one after the other with nothing between them, as those of a timed sample follow each other: the first
-/// holds ordinary values, the last what the question is about, those between one or the other. What a launch leaves behind for the next,
-/// in shared memory or anywhere, meets inputs there that it was not made for.
+/// Launches on several copies, one after the other with nothing between them, as those of a timed sample follow each other, each with
+/// other inputs. What a launch leaves behind for the next, in shared memory or anywhere, meets values there that it was not made for.
 fn in_a_row<B: Backend>(
     trial: &mut Trial<'_, B>,
     host: &mut B::Host,
     question: &Question,
-    memory: CaseMemory,
+    memory: &CaseMemory,
     (seed, launched): (u64, &mut Duration),
 ) -> Result<Result<Option<String>, crate::backend::Fault>, Failure> {
-    let (bench, case, copies) = (trial.bench, &question.case, question.in_a_row);
+    let (bench, case) = (trial.bench, &question.case);
     let (image, _) = trial.build.image(&case.shape, case.dtype)?;
     let stream = Stream::new(seed, "in a row");
-    let ordinary = Case { input: None, setting: 0, ..case.clone() };
-    let ordinary = memory.with_case(&ordinary).map_err(JudgeError::from)?;
+    let cases: Vec<&Case> = question.before.iter().chain([case]).collect();
+    let copies = cases.len();
     let mut row = Vec::with_capacity(copies);
-    for (place, copy) in stream.permutation(copies).into_iter().enumerate() {
-        let hostile = place + 1 == copies || (place > 0 && stream.below(place as u64, 2) == 0);
-        let mut holds = if hostile { memory.clone() } else { ordinary.clone() };
-        let seed = stream.bits((copies + place) as u64);
+    for (case, copy) in cases.into_iter().zip(stream.permutation(copies)) {
+        let mut holds = memory.with_case(case).map_err(JudgeError::from)?;
+        let seed = stream.bits((copies + copy) as u64);
         holds.draw(&mut trial.arena, copy, seed).map_err(JudgeError::from)?;
         holds.poison(&mut trial.arena, copy, seed);
         row.push((holds, copy, seed));
@@ -306,7 +304,8 @@ fn in_a_row<B: Backend>(
     }
     for (place, ((holds, copy, seed), outputs)) in row.iter().zip(&taken).enumerate() {
         if let Some(why) = wrong_outputs(trial, holds, *copy, outputs, (question.leeway, *seed))? {
-            return Ok(Ok(Some(format!("launch {} of {copies} in a row: {why}", place + 1))));
+            let label = describe(bench.op(), holds.case());
+            return Ok(Ok(Some(format!("launch {} of {copies} in a row, {label}: {why}", place + 1))));
         }
     }
     Ok(Ok(None))

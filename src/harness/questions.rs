@@ -18,9 +18,8 @@ pub(super) struct Question {
     pub(super) case: Case,
     pub(super) placing: Placing,
     pub(super) conditions: Conditions,
-    /// Copies of the tensors that are launched one after the other, of which some hold what the case says and the others ordinary values;
-    /// 1 where launches are by themselves.
-    pub(super) in_a_row: usize,
+    /// What launches of this shape and type hold that come before that of the case with nothing between them, a copy of the tensors each.
+    pub(super) before: Vec<Case>,
     /// Launches on the same input; their outputs must have the same bits unless the kernel says that they need not.
     pub(super) launches: u32,
     /// How many times its bounds an error may be.
@@ -55,7 +54,7 @@ const ROUND_BESIDE: i64 = 70;
 const LAUNCHES: u32 = 24;
 
 /// Launches that follow each other in a question about that, where there is memory for so many copies.
-const IN_A_ROW: u64 = 4;
+const IN_A_ROW: u64 = 6;
 
 /// Bytes of memory for each element of a case of which all is compared: its tensors, and doubles for what is expected.
 const BYTES_EACH: u64 = 24;
@@ -341,18 +340,25 @@ impl Plan<'_> {
         Ok(by_work.into_iter().map(question).collect())
     }
 
-    /// Every adversarial input at every timed shape, among ordinary ones in a row of launches, with the flags that are timed.
+    /// Every adversarial input at every timed shape with the flags that are timed, in rows of launches of which the first is ordinary.
     fn in_a_row(&self) -> Result<Vec<Question>, OpError> {
         let mut all = Vec::new();
         for wanted in self.target {
             let one = self.op.all_elements(&wanted.shape)?.saturating_mul(BYTES_EACH).max(1);
             let copies = (self.free_bytes / one).min(IN_A_ROW) as usize;
-            for hostile in self.op.hostile_inputs().filter(|_| copies > 1) {
-                let question = self.hostile(Topic::InARow, &wanted.shape, wanted.dtype, hostile, 0)?;
-                all.extend(question.map(|question| Question { in_a_row: copies, ..question }));
+            let mut hostile = Vec::new();
+            for input in self.op.hostile_inputs().filter(|input| copies > 1 && input.few_terms.is_none()) {
+                hostile.extend(self.hostile(Topic::InARow, &wanted.shape, wanted.dtype, input, 0)?);
+            }
+            let ordinary = self.timed(Topic::InARow, wanted).case;
+            for row in self.shuffled(hostile, Topic::InARow).chunks(copies.saturating_sub(1).max(1)) {
+                let Some((last, others)) = row.split_last() else { continue };
+                let before = others.iter().map(|question| question.case.clone());
+                let before = std::iter::once(ordinary.clone()).chain(before).collect();
+                all.push(Question { before, ..last.clone() });
             }
         }
-        Ok(self.shuffled(all, Topic::InARow))
+        Ok(all)
     }
 
     /// A tensor of more than 2^31 elements, by growing one size of the smallest shape, where memory allows.
@@ -465,7 +471,7 @@ impl Plan<'_> {
     fn plain(&self, topic: Topic, case: Case) -> Question {
         let conditions = Conditions { dirty: true, ..Conditions::default() };
         let placing = Placing::Packed;
-        Question { topic, case, placing, conditions, in_a_row: 1, launches: 1, leeway: 1.0, sums: 1.0 }
+        Question { topic, case, placing, conditions, before: Vec::new(), launches: 1, leeway: 1.0, sums: 1.0 }
     }
 
     fn shuffled(&self, all: Vec<Question>, topic: Topic) -> Vec<Question> {

@@ -54,6 +54,7 @@ impl Topic {
     pub(super) const fn at_once(self) -> usize {
         match self {
             Self::RoundSizes => 6,
+            Self::InARow => 2,
             _ => 1,
         }
     }

@@ -128,6 +128,12 @@ impl Client {
         &self.greeting.judge
     }
 
+    /// That it died while nobody asked it anything, where it did.
+    pub fn died_idle(&mut self) -> Option<WorkerError> {
+        let exited = self.process.child.try_wait().ok().flatten().filter(|_| !self.ended);
+        exited.map(|status| WorkerError::Died(format!("it ended while nobody asked it anything ({status})")))
+    }
+
     /// Kills the worker and starts another.
     ///
     /// # Errors

@@ -179,7 +179,7 @@ fn eight_workers_judge_nearly_eight_times_as_much() {
 fn a_thousand_trials_survive_workers_that_are_killed_at_random() {
     let place = place(0, 40);
     // Every twentieth is better than all before it.
-    let passes: Vec<u64> = (1..=1000).map(|at| if at % 20 == 0 { 200 - at / 20 } else { 201 + at }).collect();
+    let passes: Vec<u64> = (1..=1000).map(|at| if at % 20 == 0 { 200 - 3 * (at / 20) } else { 201 + at }).collect();
     place.write(".git/night.jsonl", &proposals(&passes));
     let mut session = Session::start(run(&place, 8, &[]));
     assert!(session.says("#3", Duration::from_secs(60)), "{}", session.output());
@@ -189,7 +189,7 @@ fn a_thousand_trials_survive_workers_that_are_killed_at_random() {
         (random >> 33) % below
     };
     let ended = loop {
-        if let Ok(ended) = session.ends_within(Duration::from_millis(20 + next(1000))) {
+        if let Ok(ended) = session.ends_within(Duration::from_millis(20 + next(400))) {
             break ended;
         }
         let workers = session.processes("scripted_worker");
@@ -199,13 +199,16 @@ fn a_thousand_trials_survive_workers_that_are_killed_at_random() {
         }
     };
     assert_eq!(ended, Some(0), "{}", session.output());
-    assert!(killed > 20, "{killed}");
     let (all, tip) = decided(&place);
-    let described = passes.iter().map(|passes| format!("{passes} passes"));
-    assert_eq!(all.iter().skip(1).map(|(said, _)| said.clone()).collect::<Vec<_>>(), described.collect::<Vec<_>>());
-    assert!(all.iter().all(|(_, decision)| decision != "crash"), "{all:?}");
+    let output = session.output();
+    let last: Vec<&str> = output.lines().rev().take(12).collect();
+    assert_eq!(all.len(), 1 + passes.len(), "{last:#?}");
+    assert!(killed > 10, "{killed}");
+    let as_proposed = all.iter().skip(1).zip(&passes).all(|((said, _), passes)| *said == format!("{passes} passes"));
+    assert!(as_proposed, "{last:#?}");
+    assert!(all.iter().all(|(_, decision)| decision != "crash"), "{last:#?}");
     assert_eq!(all.iter().filter(|(_, decision)| decision == "keep").count(), 50);
-    assert!(tip.contains("value = 150,"), "{tip}");
+    assert!(tip.contains("value = 50,"), "{tip}");
     check(&place);
 }
 
