@@ -20,6 +20,7 @@ pub mod report;
 pub mod rng;
 pub mod sandbox;
 pub mod stats;
+pub mod torch;
 pub mod verify;
 pub mod watch;
 pub mod worker;

@@ -21,6 +21,7 @@ mod mcp;
 mod notify;
 mod ops;
 mod options;
+mod problem;
 mod profile;
 mod progress;
 mod prompt;

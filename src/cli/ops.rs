@@ -44,8 +44,10 @@ fn full(op: &Operation) -> String {
     }
     lines.push(format!("in C      {}", op.c_function()));
     lines.push(format!("flops     {}", op.flops));
-    let tolerance = &op.tolerance;
-    lines.push(format!("tolerance L = {} (f16), {} (bf16), {} (f32)", tolerance.f16, tolerance.bf16, tolerance.f32));
+    lines.push(match &op.tolerance {
+        Some(it) => format!("tolerance L = {} (f16), {} (bf16), {} (f32)", it.f16, it.bf16, it.f32),
+        None => "tolerance PyTorch's own error in the kernel's type (docs/pytorch-operations.md)".to_owned(),
+    });
     for (name, shapes) in [("sweep", &op.sweep), ("decode", &op.decode), ("edges", &op.edges)] {
         for (index, shape) in shapes.iter().enumerate() {
             let primary = if name == "sweep" && index == op.primary { "  (primary)" } else { "" };

@@ -56,6 +56,15 @@ impl WorkerArgs {
     }
 }
 
+/// Whose PyTorch is asked, where an operation is written in it.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct PythonArgs {
+    /// The Python whose PyTorch evaluates operations that are written in it [default: $WARPSMITH_PYTHON, else the active
+    /// environment's python3]
+    #[arg(long, value_name = "PYTHON")]
+    pub(super) python: Option<PathBuf>,
+}
+
 /// A model directory and the pass through it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ModelArgs {

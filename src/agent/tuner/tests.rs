@@ -150,7 +150,7 @@ impl World {
     fn brief(&self, incumbent: &str, experiment: u64) -> Brief {
         Brief {
             op: "x".into(),
-            source: OpSource { name: "x".into(), toml: String::new(), header: String::new() },
+            source: OpSource { name: "x".into(), toml: String::new(), header: String::new(), python: String::new() },
             backend: "cpu".into(),
             file: "kernels/cpu/x.c".into(),
             incumbent: incumbent.to_owned(),
@@ -160,6 +160,7 @@ impl World {
             resources: String::new(),
             vs_user: 1.0,
             against: None,
+            baselines: Vec::new(),
             share: Some(0.5),
             device: samples::card(),
             margin: 0.01,
