@@ -172,6 +172,9 @@ impl Operation {
     /// A short form for people: sizes in symbol order, then what differs from the defaults: `2048x2048x2048 trans_b`.
     #[must_use]
     pub fn label(&self, shape: &Shape) -> String {
+        if self.symbols.is_empty() {
+            return shape.to_string();
+        }
         let mut sizes = Vec::new();
         let mut others = String::new();
         for symbol in &self.symbols {

@@ -78,6 +78,15 @@ impl Drawn {
         Ok(Self { file, places, contents })
     }
 
+    /// Whether every value is finite.
+    pub(super) fn is_finite(&self) -> bool {
+        self.contents.iter().all(|(stored, bytes)| {
+            let mut values = vec![0.0; bytes.len() / stored.bytes()];
+            decode_into(bytes, *stored, &mut values);
+            values.iter().all(|value: &f64| value.is_finite())
+        })
+    }
+
     pub(super) fn inputs(&self) -> Inputs<'_> {
         Inputs { file: self.file.as_fd(), places: self.places.clone() }
     }

@@ -177,6 +177,11 @@ impl Oracle {
                 yard.split[index] = split.map(|split| yard.split[index].map_or(split, |known| known.worst(split)));
                 yard.useless = yard.useless.take().or_else(|| form.useless(&measured));
             }
+            // A NaN that no input holds: the function is not defined there.
+            let undefined = |answer: &Answer| drawn.is_finite() && answer.right.iter().any(|value| value.is_nan());
+            if yard.useless.is_none() && answers.iter().any(undefined) {
+                yard.useless = Some("it is not defined there: the result is NaN in double precision".into());
+            }
             if yard.useless.is_some() {
                 break;
             }
