@@ -37,13 +37,14 @@ struct Usual {
 
 /// What is asked of an operation beside ordinary inputs.
 pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
-    let shape = own_shape(op);
+    let own = op.ordinary_shape();
     let floating = |tensor: &&TensorSpec| tensor.role == Role::Input && tensor.dtype != ElementType::I64;
     let inputs: Vec<&TensorSpec> = op.tensors.iter().filter(floating).collect();
     let activations = inputs.iter().filter(|tensor| !tensor.weight);
     let order: Vec<&TensorSpec> = activations.chain(inputs.iter().filter(|tensor| tensor.weight)).copied().collect();
     let mut all = Vec::new();
     for (place, tensor) in order.iter().take(MOST).enumerate() {
+        let Some(shape) = present_at(op, tensor, &own) else { continue };
         let Some(usual) = usual(op, tensor, &shape) else { continue };
         let in_full = place < IN_FULL && !tensor.weight;
         for (kind, why, draw) in kinds(usual, tensor.draw.as_ref()) {
@@ -74,12 +75,27 @@ fn few_terms() -> FewTerms {
     FewTerms { sum_length: Expr::from(FEW.len() as f64), f32: Expr::from(1e-6) }
 }
 
-/// The shape that they have of their own: the largest that is small, with tensors that may be absent where it has any.
-fn own_shape(op: &Operation) -> Shape {
-    let listed = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges);
-    let sized = listed.filter_map(|shape| Some((op.all_elements(&op.complete(shape).ok()?).ok()?, shape)));
-    let small = sized.filter(|(elements, _)| *elements <= ELEMENTS);
-    small.max_by_key(|(elements, _)| *elements).map_or_else(|| op.smoke.clone(), |(_, shape)| shape.clone())
+impl Operation {
+    /// A listed shape that stands for all: the largest that is small. At the smallest of some operations (a softmax of one column)
+    /// nothing depends on anything.
+    #[must_use]
+    pub fn ordinary_shape(&self) -> Shape {
+        let listed = [&self.smoke].into_iter().chain(&self.sweep).chain(&self.edges);
+        let sized = listed.filter_map(|shape| Some((self.all_elements(&self.complete(shape).ok()?).ok()?, shape)));
+        let small = sized.filter(|(elements, _)| *elements <= ELEMENTS);
+        small.max_by_key(|(elements, _)| *elements).map_or_else(|| self.smoke.clone(), |(_, shape)| shape.clone())
+    }
+}
+
+/// A shape at which a tensor is there: this one, or with one of its flags raised.
+fn present_at(op: &Operation, tensor: &TensorSpec, shape: &Shape) -> Option<Shape> {
+    let flags = op.random.iter().filter(|(_, bounds)| **bounds == (0, 1)).map(|(symbol, _)| symbol);
+    let raised = flags.map(|flag| shape.clone().with(flag, 1));
+    let there = |shape: &Shape| {
+        let shape = op.complete(shape).ok()?;
+        op.present(tensor, &shape).ok()?.then_some(())
+    };
+    std::iter::once(shape.clone()).chain(raised).find(|shape| there(shape).is_some())
 }
 
 fn usual(op: &Operation, tensor: &TensorSpec, shape: &Shape) -> Option<Usual> {
@@ -161,7 +177,12 @@ fn kinds(usual: Usual, own: Option<&Draw>) -> Vec<Kind> {
         (
             "not_finite",
             "a NaN or an infinity stays where it belongs",
-            with(&[(f64::NAN, Some(1), 5), (f64::INFINITY, Some(1), 7)]),
+            with(&[
+                (f64::NEG_INFINITY, Some(1), 3),
+                (f64::NEG_INFINITY, None, 9),
+                (f64::NAN, Some(1), 5),
+                (f64::INFINITY, Some(1), 7),
+            ]),
         ),
         (
             "wide_rows",
@@ -178,8 +199,8 @@ fn kinds(usual: Usual, own: Option<&Draw>) -> Vec<Kind> {
             ),
             (
                 "shifted_down",
-                "the same below zero: a maximum that starts at zero is wrong",
-                plain(Distribution::Normal, sigma, middle - 8.0 * sigma),
+                "a mean of a hundred deviations below zero: a maximum that starts at zero is wrong",
+                plain(Distribution::Normal, sigma, middle - 100.0 * sigma),
             ),
             (
                 "far_shifted",

@@ -51,14 +51,18 @@ pub struct Floors {
 }
 
 impl Floors {
-    /// Those of an output of a type with so many rows. In single precision nothing but rounding is off in one direction, and sums of
+    /// Those of an output of a type with so many rows, a sum of which may have so many terms: a kernel that takes them one by one in
+    /// single precision loses in the order of their root, and PyTorch, which takes many at once, does not. In single precision nothing but rounding is off in one direction, and sums of
     /// many equal terms, which a plain kernel takes one by one, are: there bias says no more than the error of the whole.
     #[must_use]
-    pub fn of(dtype: Dtype, rows: usize) -> Self {
+    pub fn of(dtype: Dtype, rows: usize, terms: usize) -> Self {
         let chance = 1.0 / (rows.max(1) as f64).sqrt();
+        let sums = (terms as f64).sqrt();
         match dtype {
             Dtype::F16 | Dtype::Bf16 => Self { factor: 2.0, more: parts(0.25, 0.5, 0.5, 0.05 + 0.5 * chance) },
-            Dtype::F32 => Self { factor: 8.0, more: parts(32.0, 64.0, 128.0, 32.0) },
+            Dtype::F32 => {
+                Self { factor: 8.0, more: parts(32.0 + sums, 64.0 + 2.0 * sums, 128.0 + 4.0 * sums, 32.0 + sums) }
+            }
         }
     }
 
@@ -81,15 +85,22 @@ impl Floors {
     }
 }
 
+/// What PyTorch's error may be, in units, where nothing but roundings of a few terms is in it.
+const ONE_ROUNDING: f64 = 1.25;
+
 /// The share of its error from which a kernel is refused that computes single precision in two parts of bfloat16.
 const SPLIT: f64 = 1.0 / 3.0;
 
 /// The limits of an output in single precision of which only a few terms of each sum are not zero: the usual ones, or a third of
 /// what inputs in two parts of bfloat16 make of it (`split`) where that is less, so that those are refused. Never less than
-/// [`Floors::least`]: where such inputs do not show, nothing is wrong with a plain kernel.
+/// [`Floors::least`]: where such inputs do not show, nothing is wrong with a plain kernel. Where PyTorch itself loses more than a
+/// rounding there are sums of other terms too (a mean that is subtracted), and the usual limits hold.
 #[must_use]
-pub fn few_terms(eager: Parts, split: Parts, rows: usize) -> Parts {
-    let (usual, least) = (Floors::of(Dtype::F32, rows).limits(eager), Floors::least().limits(eager));
+pub fn few_terms(eager: Parts, split: Parts, usual: Parts) -> Parts {
+    if eager.tensor > ONE_ROUNDING {
+        return usual;
+    }
+    let least = Floors::least().limits(eager);
     let between = |usual: f64, least: f64, split: f64| least.max(usual.min(SPLIT * split));
     Parts {
         tensor: between(usual.tensor, least.tensor, split.tensor),
@@ -307,7 +318,7 @@ mod tests {
         let r = [1.0, f64::NAN, f64::INFINITY, 1e39];
         assert_eq!(F32.measure(&[1.0, f64::NAN, f64::INFINITY, f64::INFINITY], &r).misplaced, 0);
         for wrong in [[1.0, 0.0, f64::INFINITY, f64::INFINITY], [f64::NAN, f64::NAN, f64::INFINITY, f64::INFINITY]] {
-            let stats = F32.judge(&wrong, &r, &Floors::of(Dtype::F32, 1).limits(Parts::default()));
+            let stats = F32.judge(&wrong, &r, &Floors::of(Dtype::F32, 1, 1).limits(Parts::default()));
             assert_eq!(stats.outside, 1);
             assert!(stats.failure().is_some());
         }
@@ -316,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_row_or_a_bias_is_refused_where_each_element_is_near() {
-        let limits = Floors::of(Dtype::Bf16, 64).limits(Parts { tensor: 0.42, row: 0.5, element: 0.8, bias: 0.01 });
+        let limits = Floors::of(Dtype::Bf16, 64, 1).limits(Parts { tensor: 0.42, row: 0.5, element: 0.8, bias: 0.01 });
         let form = Form { dtype: Dtype::Bf16, row: 64 };
         let u = Dtype::Bf16.roundoff();
         let r: Vec<f64> = (0..4096).map(|i| 1.0 + f64::from(i % 7)).collect();
@@ -332,7 +343,7 @@ mod tests {
 
     #[test]
     fn zero_where_zero_belongs_is_right_and_nothing_else_is() {
-        let limits = Floors::of(Dtype::F16, 1).limits(Parts::default());
+        let limits = Floors::of(Dtype::F16, 1, 1).limits(Parts::default());
         let form = Form { dtype: Dtype::F16, row: 4 };
         assert!(form.judge(&[0.0; 4], &[0.0; 4], &limits).failure().is_none());
         assert!(form.judge(&[0.0, 0.0, 1e-3, 0.0], &[0.0; 4], &limits).failure().is_some());
@@ -346,6 +357,17 @@ mod tests {
         assert!(F32.useless(&F32.measure(&r, &r)).is_none());
         assert!(F32.useless(&F32.measure(&[1.0, 2.0, 3.0, 6.0], &r)).is_some_and(|why| why.contains('%')));
         assert!(F32.useless(&F32.measure(&[1.0, 2.0, 3.0, f64::INFINITY], &r)).is_some());
+    }
+
+    #[test]
+    fn two_parts_of_bfloat16_are_refused_where_few_terms_are_not_zero() {
+        let (eager, split) = (parts(0.6, 1.0, 2.0, 0.1), parts(30.0, 40.0, 60.0, 1.0));
+        let usual = Floors::of(Dtype::F32, 64, 4096).limits(eager);
+        let limits = few_terms(eager, split, usual);
+        assert!(usual.tensor > split.tensor && limits.tensor < split.tensor / 2.0, "{limits:?}");
+        // Sums of other terms, and inputs whose bits do not show, are held to the usual.
+        assert_eq!(few_terms(Parts { tensor: 3.0, ..eager }, split, usual), usual);
+        assert_eq!(few_terms(eager, Parts::default(), usual).tensor, Floors::least().limits(eager).tensor);
     }
 
     #[test]

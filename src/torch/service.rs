@@ -40,6 +40,14 @@ impl Python {
     }
 }
 
+impl Python {
+    /// The same, with so much time for an answer.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+}
+
 impl Default for Python {
     fn default() -> Self {
         Self::chosen(None)
