@@ -1,11 +1,12 @@
 //! The process itself: started, spoken to, ended.
 
-use std::io::{IoSlice, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,35 @@ pub(super) struct Process {
     hello: Option<Hello>,
     /// Ids of what it has loaded.
     pub(super) loaded: Vec<String>,
+    /// Dropped with it: the thread that started it ends then.
+    _leash: Sender<()>,
+}
+
+/// Starts a process from a thread of its own, which stays until `held` says that it is wanted no more: the system ends a process with
+/// the *thread* that started it. That thread listens to what it says of itself.
+fn keep(mut command: Command, said: Arc<Mutex<Vec<u8>>>, held: Receiver<()>) -> io::Result<Child> {
+    let (started, child) = channel();
+    std::thread::Builder::new().name("pytorch".into()).spawn(move || {
+        let mut spawned = command.spawn();
+        // It has our end of its socket, which must close when it ends.
+        drop(command);
+        let pipe = spawned.as_mut().ok().and_then(|child| child.stderr.take());
+        if started.send(spawned).is_err() {
+            return;
+        }
+        let mut part = [0; 1024];
+        if let Some(mut pipe) = pipe {
+            while let Ok(count @ 1..) = pipe.read(&mut part) {
+                let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                said.extend_from_slice(&part[..count]);
+                let over = said.len().saturating_sub(LAST_WORDS);
+                said.drain(..over);
+            }
+        }
+        // Nothing is ever sent: it ends with the other side.
+        let _ = held.recv();
+    })?;
+    child.recv().map_err(io::Error::other)?
 }
 
 /// Why there is no answer, as the process sees it.
@@ -61,29 +91,15 @@ impl Process {
         let name = || python.display().to_string();
         let failed = |why: String| TorchError::Start { python: name(), why };
         let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
-        let mut child = Command::new(python)
-            .args(["-u", "-c", SOURCE])
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            // A terminal's Ctrl-C is for those who ask it.
-            .process_group(0)
-            .spawn()
-            .map_err(|error| failed(format!("cannot be started: {error}")))?;
+        let mut command = Command::new(python);
+        command.args(["-u", "-c", SOURCE]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        // A terminal's Ctrl-C is for those who ask it.
+        command.process_group(0);
         let said = Arc::new(Mutex::new(Vec::new()));
-        if let Some(mut pipe) = child.stderr.take() {
-            let said = said.clone();
-            std::thread::spawn(move || {
-                let mut part = [0; 1024];
-                while let Ok(count @ 1..) = pipe.read(&mut part) {
-                    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-                    said.extend_from_slice(&part[..count]);
-                    let over = said.len().saturating_sub(LAST_WORDS);
-                    said.drain(..over);
-                }
-            });
-        }
-        let mut process = Self { child, line: ours, rest: Vec::new(), said, hello: None, loaded: Vec::new() };
+        let (leash, held) = channel::<()>();
+        let child = keep(command, said.clone(), held).map_err(|error| failed(format!("cannot be started: {error}")))?;
+        let mut process =
+            Self { child, line: ours, rest: Vec::new(), said, hello: None, loaded: Vec::new(), _leash: leash };
         let text = serde_json::to_string(setup).map_err(|error| TorchError::Talk(error.to_string()))?;
         process.send(&text, &[]).map_err(|silence| failed(silence.words()))?;
         Ok(process)
@@ -115,7 +131,7 @@ impl Process {
         }
         let line = format!("{text}\n");
         let sent = sendmsg(&self.line, &[IoSlice::new(line.as_bytes())], &mut beside, SendFlags::NOSIGNAL);
-        let all = sent.map_err(std::io::Error::from).and_then(|sent| self.line.write_all(&line.as_bytes()[sent..]));
+        let all = sent.map_err(io::Error::from).and_then(|sent| self.line.write_all(&line.as_bytes()[sent..]));
         all.map_err(|error| self.silence(&error))
     }
 
@@ -134,17 +150,17 @@ impl Process {
             }
             let read = self.line.set_read_timeout(Some(left)).and_then(|()| self.line.read(&mut part));
             match read {
-                Ok(0) => return Err(self.silence(&std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(self.silence(&io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => self.rest.extend_from_slice(&part[..count]),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(Silence::Time),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Silence::Time),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.silence(&error)),
             }
         }
     }
 
     /// What ended it, as far as it is known.
-    fn silence(&mut self, error: &std::io::Error) -> Silence {
+    fn silence(&mut self, error: &io::Error) -> Silence {
         for _ in 0..100 {
             match self.child.try_wait() {
                 Ok(Some(status)) => {

@@ -62,7 +62,7 @@ fn what_a_file_must_not_do_is_told_in_a_sentence_and_the_next_file_is_read() {
     let Some(service) = service() else { return };
     let plain = "return [torch.randn(4, 8)]";
     for (inputs, forward, part) in [
-        ("raise ValueError('no inputs today')", "return x", "tried.py, line 11: ValueError: no inputs today"),
+        ("raise ValueError('no inputs today')", "return x", "tried.py, line 10: ValueError: no inputs today"),
         (plain, "return x + nothing", "line 8: NameError: name 'nothing' is not defined"),
         (plain, "return {'x': x}", "gives dict, and not a tensor"),
         ("import random\n    return [torch.randn(random.randint(1, 10**6), 8)]", "return x", "other shapes each time"),
