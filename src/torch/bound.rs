@@ -89,9 +89,9 @@ impl Floors {
 const ONE_ROUNDING: f64 = 1.25;
 
 /// The share of its error from which a kernel is refused that computes single precision in two parts of bfloat16.
-const SPLIT: f64 = 1.0 / 3.0;
+const SPLIT: f64 = 0.5;
 
-/// The limits of an output in single precision of which only a few terms of each sum are not zero: the usual ones, or a third of
+/// The limits of an output in single precision of which only a few terms of each sum are not zero: the usual ones, or half of
 /// what inputs in two parts of bfloat16 make of it (`split`) where that is less, so that those are refused. Never less than
 /// [`Floors::least`]: where such inputs do not show, nothing is wrong with a plain kernel. Where PyTorch itself loses more than a
 /// rounding there are sums of other terms too (a mean that is subtracted), and the usual limits hold.

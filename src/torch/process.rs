@@ -101,7 +101,7 @@ impl Process {
         let mut process =
             Self { child, line: ours, rest: Vec::new(), said, hello: None, loaded: Vec::new(), _leash: leash };
         let text = serde_json::to_string(setup).map_err(|error| TorchError::Talk(error.to_string()))?;
-        process.send(&text, &[]).map_err(|silence| failed(silence.words()))?;
+        process.send(&text, &[]).map_err(|silence| failed(not_ready(silence)))?;
         Ok(process)
     }
 
@@ -110,10 +110,9 @@ impl Process {
         if let Some(hello) = &self.hello {
             return Ok(hello.clone());
         }
-        let reply = self.receive(START).map_err(|silence| {
-            let why = format!("did not get ready: {}", silence.words());
-            TorchError::Start { python: python.display().to_string(), why }
-        })?;
+        let reply = self
+            .receive(START)
+            .map_err(|silence| TorchError::Start { python: python.display().to_string(), why: not_ready(silence) })?;
         if let Some(refusal) = reply.error {
             return Err(TorchError::NoTorch(refusal.what));
         }
@@ -194,14 +193,14 @@ impl Process {
     }
 }
 
-impl Silence {
-    fn words(self) -> String {
-        match self {
-            Self::Time => "the time is over".to_owned(),
-            Self::Died(how) => format!("it ended ({how})"),
-            Self::Talk(what) => what,
-        }
-    }
+/// What is said of one that never answered.
+fn not_ready(silence: Silence) -> String {
+    let why = match silence {
+        Silence::Time => format!("it said nothing for {} s", START.as_secs()),
+        Silence::Died(how) => format!("it ended ({how})"),
+        Silence::Talk(what) => what,
+    };
+    format!("did not get ready: {why}")
 }
 
 impl Drop for Process {

@@ -69,7 +69,7 @@ fn what_a_file_must_not_do_is_told_in_a_sentence_and_the_next_file_is_read() {
         ("return [torch.randn(1 << 45)[:8].reshape(1, 8)]", "return x", "more memory than it may have"),
         ("exit(3)", "return x", "SystemExit: 3"),
         ("return [torch.triu(torch.randn(8, 8))]", "return x", "a structure that a drawn tensor does not have (triu)"),
-        ("return [torch.randn(4, 8) > 0]", "return x * 1.0", "`x` is a tensor of bool"),
+        ("return [torch.ones(4, 8, dtype=torch.bool)]", "return x * 1.0", "`x` is a tensor of bool"),
         (plain, "return x.argmax(1)", "a tensor of int64"),
         ("return [torch.randn(8, 4).t()]", "return x", "not contiguous"),
     ] {
