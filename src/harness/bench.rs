@@ -32,7 +32,7 @@ pub(super) enum Oracle<B: Backend> {
     /// A header, compiled for the device.
     Header(B::Oracle),
     /// PyTorch, in a process of its own.
-    Torch(torch::Oracle),
+    Torch(Box<torch::Oracle>),
 }
 
 /// An operation with its oracle. A header is compiled when it is first asked: by then the candidate is being compiled too. PyTorch
@@ -49,7 +49,7 @@ impl<B: Backend> Known<B> {
         if op.oracle == OracleKind::Torch {
             service.warm();
             // It was empty.
-            let _ = oracle.set(Oracle::Torch(torch::Oracle::new(service.clone(), &op)));
+            let _ = oracle.set(Oracle::Torch(Box::new(torch::Oracle::new(service.clone(), &op))));
         }
         Self { op, source, oracle }
     }

@@ -37,7 +37,6 @@ pub(super) fn target(op: &str, tries: Vec<Try>) -> TargetReport {
         spent: Duration::from_secs(600),
         vs_user: Some(1.5),
         against: None,
-        baselines: Vec::new(),
         start_us: Some(900.0),
         best_us: Some(600.0),
         timing: None,

@@ -335,7 +335,7 @@ mod tests {
         let stats = form.judge(&shrunk, &r, &limits);
         assert!(stats.outside == 0 && stats.bias_ratio > 1.0, "{stats:?}");
         assert!(stats.failure().is_some_and(|why| why.contains("one direction")), "{:?}", stats.failure());
-        let swayed = |i: usize, r: f64| r * (1.0 + if i % 2 == 0 { 1.9 } else { -1.9 } * u);
+        let swayed = |i: usize, r: f64| r * (1.0 + if i.is_multiple_of(2) { 1.9 } else { -1.9 } * u);
         let row: Vec<f64> = r.iter().enumerate().map(|(i, r)| if i < 64 { swayed(i, *r) } else { *r }).collect();
         let stats = form.judge(&row, &r, &limits);
         assert!(stats.outside == 0 && stats.row_ratio > 1.0 && stats.tensor_ratio < 1.0, "{stats:?}");

@@ -35,8 +35,11 @@ pub struct Oracle {
     yards: RefCell<HashMap<Case, Rc<Yard>>>,
     /// Types in which it was found to depend on its inputs.
     admitted: RefCell<Vec<Dtype>>,
-    timed: RefCell<HashMap<(Case, Option<&'static str>), Result<f64, String>>>,
+    timed: RefCell<HashMap<(Case, Mode), Result<f64, String>>>,
 }
+
+/// Of `torch.compile`; `None` is eager.
+type Mode = Option<&'static str>;
 
 /// PyTorch's own error on inputs of one kind.
 #[derive(Debug, Clone)]
@@ -115,8 +118,7 @@ impl Oracle {
         let Some(file) = arena.inputs_file() else { return Ok(Vec::new()) };
         let (op, case) = (memory.operation(), memory.case());
         let inputs = Inputs::of(memory, copy, file);
-        let modes: &[Option<&'static str>] =
-            if compiled { &[None, Some("default"), Some("max-autotune")] } else { &[None] };
+        let modes: &[Mode] = if compiled { &[None, Some("default"), Some("max-autotune")] } else { &[None] };
         let mut all = Vec::new();
         for mode in modes {
             let known = self.timed.borrow().get(&(case.clone(), *mode)).cloned();
@@ -146,7 +148,9 @@ impl Oracle {
         let known = self.evaluate(op, &case, &first.inputs(), false)?;
         let answers = self.evaluate(op, &case, &second.inputs(), false)?;
         if let Some(why) = trivial(&forms, &yard, (&known, &answers), &second) {
-            return Err(TorchError::Target(why));
+            return Err(TorchError::Target(format!(
+                "in {dtype} {why}; leave {dtype} out of what the kernel serves, if that is not all"
+            )));
         }
         self.admitted.borrow_mut().push(dtype);
         Ok(())
@@ -261,7 +265,9 @@ fn trivial(forms: &[Form], yard: &Yard, (first, answers): (&[Answer], &[Answer])
         return Some("a tensor of zeros passes for its result".into());
     }
     let mean = |values: &[f64]| values.iter().filter(|v| v.is_finite()).sum::<f64>() / values.len().max(1) as f64;
-    if passes(&|index, answer| Some(vec![of_type(index, mean(&answer.right)); answer.right.len()])) {
+    // The mean of other results: of an output of one element its own would be the result.
+    let guess = |index: usize| of_type(index, mean(&first[index].right));
+    if passes(&|index, answer| Some(vec![guess(index); answer.right.len()])) {
         return Some("a tensor that has the mean everywhere passes for its result".into());
     }
     if passes(&|index, _| Some(first[index].right.iter().map(|value| of_type(index, *value)).collect())) {

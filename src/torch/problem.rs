@@ -265,7 +265,7 @@ mod tests {
         Described {
             inputs: vec![
                 Argument::Input(form("x", &[16, 64], "float32", figures(-3.2, 3.1, 0.001, 0.998))),
-                Argument::Scalar { name: "s".into(), value: 3.14 },
+                Argument::Scalar { name: "s".into(), value: 2.5 },
                 Argument::Constant { name: "mode".into(), text: "'mean'".into() },
                 Argument::Input(form("index", &[16], "int64", figures(0.0, 9.0, 4.0, 2.0))),
                 Argument::State(form("bn.weight", &[64], "float32", figures(1.0, 1.0, 1.0, 0.0))),

@@ -53,7 +53,6 @@ pub fn brief(incumbent: &str) -> Brief {
         resources: String::new(),
         vs_user: 1.0,
         against: None,
-        baselines: Vec::new(),
         share: Some(0.5),
         device: device(),
         margin: 0.01,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::path::Path;
+use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -119,5 +120,61 @@ fn a_python_that_is_missing_or_has_no_pytorch_is_told_in_a_sentence() {
     assert!(
         without.contains("has no PyTorch: ModuleNotFoundError") || without.contains("cannot be started"),
         "{without}"
+    );
+}
+
+const PROBLEM: &str = "import torch
+class Model(torch.nn.Module):
+    def forward(self, x, scale):
+        return torch.relu(x) * scale
+def get_inputs():
+    return [torch.randn(48, 512), 3.0]
+def get_init_inputs():
+    return []
+";
+
+const BODY: &str = "for (int64_t i = 0; i < 48 * 512; i++) {
+        const float v = ws_load(x[i]);
+        out[i] = ws_store((v > 0 || v != v ? v : 0) * scale);
+    }";
+
+/// What the program says in a folder.
+fn warpsmith(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warpsmith"));
+    command.current_dir(folder).env("WARPSMITH_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache-torch"));
+    command.args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_problem_file_goes_from_an_empty_kernel_to_a_right_one() {
+    let Some(_turn) = service() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    std::fs::write(root.join("1_Scaled_Relu.py"), PROBLEM).unwrap();
+    let made = warpsmith(root, &["init", "--problem", "1_Scaled_Relu.py"]);
+    assert!(made.status.success() && text(&made.stdout).contains("it is to be written by you"), "{made:?}");
+    let kernel = root.join("kernels/cpu/p1_scaled_relu.c");
+    let empty = std::fs::read_to_string(&kernel).unwrap();
+    assert!(empty.contains("void p1_scaled_relu(const T *x, T *out, float scale) {"), "{empty}");
+    let judged = warpsmith(root, &["bench", "kernels/cpu/p1_scaled_relu.c", "--smoke"]);
+    assert!(judged.status.code() == Some(1) && text(&judged.stdout).contains("NaN where"), "{judged:?}");
+    let right = empty.replace("/* To be written. */", BODY);
+    std::fs::write(&kernel, &right).unwrap();
+    let bench = ["bench", "kernels/cpu/p1_scaled_relu.c", "--problem", "1_Scaled_Relu.py"];
+    let judged = warpsmith(root, &bench);
+    let said = text(&judged.stdout);
+    assert!(judged.status.success() && said.starts_with("p1_scaled_relu: correct\n"), "{judged:?}");
+    assert!(said.contains("eager f32: ") && said.contains("not in pairs with the kernel"), "{said}");
+    std::fs::write(&kernel, right.replace("(v > 0 || v != v ? v : 0)", "fmaxf(v, 0)")).unwrap();
+    let judged = warpsmith(root, &bench);
+    assert!(judged.status.code() == Some(1) && text(&judged.stdout).contains("input not_finite"), "{judged:?}");
+    let other = warpsmith(root, &["run", "1_Scaled_Relu.py"]);
+    assert!(
+        other.status.code() == Some(2) && text(&other.stderr).contains("--kernel FILE where to start"),
+        "{other:?}"
     );
 }

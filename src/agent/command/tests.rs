@@ -33,7 +33,6 @@ fn brief() -> Brief {
         resources: String::new(),
         vs_user: 1.0,
         against: None,
-        baselines: Vec::new(),
         share: Some(0.3),
         device: samples::card(),
         margin: 0.01,

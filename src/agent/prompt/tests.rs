@@ -90,7 +90,6 @@ fn brief(backend: &str) -> Brief {
         resources: "rmsnorm<8>: 40 registers, no spills".into(),
         vs_user: 1.31,
         against: None,
-        baselines: Vec::new(),
         share: Some(0.083),
         device: card(backend),
         margin: 0.013,

@@ -160,7 +160,6 @@ impl World {
             resources: String::new(),
             vs_user: 1.0,
             against: None,
-            baselines: Vec::new(),
             share: Some(0.5),
             device: samples::card(),
             margin: 0.01,
