@@ -48,6 +48,8 @@ pub mod rng;
 #[doc(hidden)]
 pub mod sandbox;
 mod stats;
+#[doc(hidden)]
+pub mod torch;
 pub mod verify;
 mod watch;
 pub mod worker;

@@ -126,25 +126,26 @@ impl Bounds {
         elements: usize,
     ) -> Result<(Self, usize), OpError> {
         let (shape, dtype) = (&case.shape, case.dtype);
+        let tolerance = op.tolerance()?;
         let few = op.few_terms(case).filter(|_| Defence::FewTerms.stands());
-        let sum_length = few.map_or(&op.tolerance.sum_length, |few| &few.sum_length);
+        let sum_length = few.map_or(&tolerance.sum_length, |few| &few.sum_length);
         let sum_length = op.size("tolerance sum_length", sum_length, shape)?;
-        let row = op.size("tolerance row", &op.tolerance.row, shape)?.max(1);
+        let row = op.size("tolerance row", &tolerance.row, shape)?.max(1);
         let precision = spec.dtype.stored(dtype).dtype().unwrap_or(dtype);
         let sums = (8.0 + (sum_length as f64).sqrt() / 2.0) * U32;
         // What hostile terms do to a sum is in C; of others L says enough, and C would let half the bits of a long sum go.
         let by_length = Defence::SignedTerms.stands()
             && dtype == Dtype::F32
-            && op.tolerance.signed_terms
+            && tolerance.signed_terms
             && (case.input.is_none() || few.is_some());
         let ordinary = case.input.is_none() && precision != Dtype::F32;
-        let rounds_once = Defence::RoundsOnce.stands() && op.tolerance.rounds_once && ordinary;
+        let rounds_once = Defence::RoundsOnce.stands() && tolerance.rounds_once && ordinary;
         let bounds = Self {
             u: precision.roundoff(),
             s: precision.underflow(),
             largest: precision.largest(),
             sums,
-            row_term: if op.tolerance.row_term && dtype != Dtype::F32 { 6.0 * dtype.roundoff() } else { 0.0 },
+            row_term: if tolerance.row_term && dtype != Dtype::F32 { 6.0 * dtype.roundoff() } else { 0.0 },
             rms_bound: match few.filter(|_| precision == Dtype::F32) {
                 Some(few) => op.double("few_terms f32", &few.f32, shape)?,
                 None => op.rms_bound(shape, dtype)?,
@@ -153,7 +154,7 @@ impl Bounds {
             misrounded: rounds_once.then_some(MISROUNDED),
             sides: match Defence::Unbiased.stands() && ordinary {
                 false => Sides::Uncounted,
-                true if op.tolerance.row_term && op.tolerance.signed_terms => Sides::Inexact,
+                true if tolerance.row_term && tolerance.signed_terms => Sides::Inexact,
                 true => Sides::Misrounded,
             },
         };
@@ -282,7 +283,7 @@ pub(super) fn finite(ratio: f64) -> f64 {
 }
 
 /// Adds another output's result: the worse of each, with `name` where it has to be told from others.
-pub(super) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Option<&str>) {
+pub(crate) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Option<&str>) {
     let name = || name.map(str::to_owned);
     into.elements += other.elements;
     into.outside += other.outside;
@@ -298,6 +299,7 @@ pub(super) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Opt
         into.outputs.tensor = name();
     }
     into.row_ratio = into.row_ratio.max(other.row_ratio);
+    into.bias_ratio = into.bias_ratio.max(other.bias_ratio);
     into.tensor_ratio = into.tensor_ratio.max(other.tensor_ratio);
     into.relative_rms = into.relative_rms.max(other.relative_rms);
     if other.worst > into.worst {
@@ -307,7 +309,7 @@ pub(super) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Opt
 }
 
 /// The name by which an output is told from the operation's others; `None` where there is no other.
-pub(super) fn told_apart<'a>(op: &Operation, spec: &'a TensorSpec) -> Option<&'a str> {
+pub(crate) fn told_apart<'a>(op: &Operation, spec: &'a TensorSpec) -> Option<&'a str> {
     let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output).count();
     (outputs > 1).then_some(spec.name.as_str())
 }

@@ -14,17 +14,20 @@ mod step;
 mod values;
 
 use std::num::NonZeroU64;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use bounds::Place;
+pub(crate) use bounds::{merge_outputs, told_apart};
 pub use cache::compiled_kernels;
 pub use call::{Call, Region, Span, calls_per_sample};
 pub use fault::Fault;
 pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
 pub use step::Step;
+pub(crate) use values::decode_into;
 
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
@@ -371,6 +374,11 @@ pub trait Arena {
     }
     /// Overwrites bytes from `at` on.
     fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]);
+    /// The file that holds the inputs, each at its span's offset, for a process of the judge's that maps it; `None` where they are in
+    /// no file.
+    fn inputs_file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Which of these inputs (an index) is not as the judge's last write left it. Where kernels cannot write to inputs, none.
     fn changed_input(&mut self, inputs: &[Span]) -> Option<usize>;
 }
@@ -405,6 +413,10 @@ pub trait Host {
     /// How much of the device each kernel of `call` occupies, a sentence each, where the backend can tell.
     fn occupancy(&mut self, _call: &Call) -> Vec<String> {
         Vec::new()
+    }
+    /// The bytes of outputs that were taken, in the operation's order, where they are on this side.
+    fn bytes(_taken: &Self::Taken) -> Option<&[Vec<u8>]> {
+        None
     }
     /// Takes the outputs of `copy` as they are now.
     fn take(&self, memory: &CaseMemory, arena: &mut Self::Arena, copy: usize) -> Self::Taken;

@@ -9,7 +9,7 @@ use crate::op::Stored;
 const BLOCK: usize = 512;
 
 /// Every element as a double, exactly (integers beyond 2^53 to nearest), in `out`, which has as many.
-pub(super) fn decode_into(bytes: &[u8], stored: Stored, out: &mut [f64]) {
+pub(crate) fn decode_into(bytes: &[u8], stored: Stored, out: &mut [f64]) {
     match stored {
         Stored::F16 => {
             let mut halves = [f16::ZERO; BLOCK];

@@ -27,7 +27,7 @@ use crate::workspace::{RunSettings, Workspace};
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has
-    /// any; or a kernel file, which is improved on its own
+    /// any; or a kernel file, which is improved on its own; or, with --kernel, a PyTorch problem file
     #[arg(value_name = "MODEL_DIR|KERNEL_FILE")]
     pub(super) model: PathBuf,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
-    crew: CrewArgs,
+    pub(super) crew: CrewArgs,
     /// Go on with a run (the latest where none is named), or with one from a file that `warpsmith bundle` has written
     #[arg(long, value_name = "RUN|FILE", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,

@@ -26,7 +26,7 @@ use crate::workspace::{BackendName, DeviceSettings, Settings, Workspace, embedde
 /// 2 where it could not be judged.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?\n  warpsmith bench --compile kernels/cuda/rmsnorm.cu             does it compile? no GPU is needed\n  warpsmith bench kernels/cuda/rmsnorm.cu --device 1            on the second GPU; the file says that it is for one\n  warpsmith bench --seeds 40 --smoke mine.c                     is it right at the smallest shape, whatever the inputs?\n  warpsmith bench --speed kernels/cpu/*.c                       how long does a verdict take?"
+    after_help = "Examples:\n  warpsmith bench kernels/cpu/rmsnorm.c                         correct? how fast, against the roofline?\n  warpsmith bench mine.c --against kernels/cpu/rmsnorm.c        and against another, in pairs, by the keep rule\n  warpsmith bench mine.c --shape rows=512,cols=4096 --dtype f16 at a shape of your own\n  warpsmith bench --self-test 100 kernels/cpu/rmsnorm.c         how often is a change that changes nothing kept?\n  warpsmith bench --compile kernels/cuda/rmsnorm.cu             does it compile? no GPU is needed\n  warpsmith bench kernels/cuda/rmsnorm.cu --device 1            on the second GPU; the file says that it is for one\n  warpsmith bench --seeds 40 --smoke mine.c                     is it right at the smallest shape, whatever the inputs?\n  warpsmith bench --speed kernels/cpu/*.c                       how long does a verdict take?\n  warpsmith bench mine.c --problem 23_Softmax.py                is it what PyTorch computes? how fast, beside PyTorch?"
 )]
 pub(super) struct Args {
     /// The kernel file (with --speed, one or more)
@@ -41,6 +41,9 @@ pub(super) struct Args {
     pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) worker: WorkerArgs,
+    /// The problem that the kernel is for: a PyTorch file with `Model`, `get_inputs` and `get_init_inputs`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["speed", "compile"])]
+    problem: Option<PathBuf>,
     /// Judge N copies of the kernel that differ in nothing but their addresses: the keeps are mistakes
     #[arg(long, value_name = "N", conflicts_with = "against", value_parser = clap::value_parser!(u32).range(1..))]
     self_test: Option<u32>,
@@ -99,6 +102,12 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    /// The operation of the problem that was given.
+    fn given(&self) -> anyhow::Result<Option<OpSource>> {
+        let problem = self.problem.as_ref().map(|path| super::problem::read(path, &self.worker.python)).transpose()?;
+        Ok(problem.map(|problem| problem.source))
+    }
+
     /// The one kernel file that there is.
     fn one(&self) -> anyhow::Result<&Path> {
         let [kernel] = self.kernels.as_slice() else {
@@ -112,7 +121,7 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(candidates) = args.speed {
         return super::speed::table(&args, usize::from(candidates)).await;
     }
-    let wanted = Wanted::read(args.device, &args.worker, args.one()?)?;
+    let wanted = Wanted::read_for(args.device, &args.worker, args.one()?, args.given()?.as_ref())?;
     let cancel = session::interruptible();
     let mut worker = wanted.worker(Opening::Meanwhile).await?;
     let (device, own) = (wanted.device, wanted.starter.is_own());
@@ -169,12 +178,31 @@ pub(super) struct Wanted {
 impl Wanted {
     /// Reads the file at `path`, its operation, and which device it is for.
     pub(super) fn read(device: DeviceArgs, worker: &WorkerArgs, path: &Path) -> anyhow::Result<Self> {
+        Self::read_for(device, worker, path, None)
+    }
+
+    /// The same of a file whose operation may be `given`, rather than be looked up by its name.
+    pub(super) fn read_for(
+        device: DeviceArgs,
+        worker: &WorkerArgs,
+        path: &Path,
+        given: Option<&OpSource>,
+    ) -> anyhow::Result<Self> {
         let text = read(path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let workspace = Workspace::find(folder)?;
         // A text that says nothing of itself has no operation to look up.
         let front = KernelFile::parse(&text).with_context(|| format!("{}", path.display()))?.front;
-        let source = OpSource::read(&front.op, &files::reader(workspace.as_ref()))?;
+        let source = match given {
+            Some(given) if given.name == front.op => given.clone(),
+            Some(given) => bail!(
+                "{} is a kernel for {}, and the problem is the operation {}",
+                path.display(),
+                front.op,
+                given.name
+            ),
+            None => OpSource::read(&front.op, &files::reader(workspace.as_ref()))?,
+        };
         let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());
         let starter = worker.starter(&settings.run)?;
         let device = device_for(device, path, &front, settings.device, &starter)?;

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use futures_util::future::try_join_all;
 
 use super::device::Device;
-use super::options::{DeviceArgs, WorkerArgs};
+use super::options::{DeviceArgs, PythonArgs, WorkerArgs};
 use super::starter::Starter;
 use crate::device::Opening;
 use crate::engine::Pool;
@@ -22,12 +22,14 @@ pub(super) struct CrewArgs {
     /// Judge on each of these GPUs, such as 0,1,2,3; they must be of one kind
     #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "device")]
     devices: Vec<u32>,
+    #[command(flatten)]
+    pub(super) python: PythonArgs,
 }
 
 impl CrewArgs {
     /// How the first worker is started, which is asked whatever is asked once.
     pub(super) fn lead(&self) -> WorkerArgs {
-        WorkerArgs::by(self.worker.first().cloned())
+        WorkerArgs::by(self.worker.first().cloned(), self.python.clone())
     }
 
     /// The device of the first worker.
@@ -38,10 +40,11 @@ impl CrewArgs {
     /// The commands: the command line's, else the settings', else this program.
     fn starters(&self, settings: &RunSettings) -> anyhow::Result<Vec<Starter>> {
         let commands = if self.worker.is_empty() { &settings.worker.0 } else { &self.worker };
-        match commands.is_empty() {
-            true => Ok(vec![Starter::own()]),
-            false => commands.iter().map(|command| Starter::command(command)).collect(),
-        }
+        let starters = match commands.is_empty() {
+            true => vec![Starter::own()],
+            false => commands.iter().map(|command| Starter::command(command)).collect::<Result<_, _>>()?,
+        };
+        Ok(starters.into_iter().map(|starter| starter.with_python(&self.python)).collect())
     }
 
     /// The workers beside the first, each with its name; that one is told to use `lead`.
@@ -80,7 +83,7 @@ mod tests {
 
     fn names(worker: &[&str], devices: &[u32], settings: &[&str], lead: Device) -> Vec<String> {
         let strings = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
-        let args = CrewArgs { worker: strings(worker), devices: devices.to_vec() };
+        let args = CrewArgs { worker: strings(worker), devices: devices.to_vec(), python: PythonArgs::default() };
         let settings = RunSettings { worker: Commands(strings(settings)), ..RunSettings::default() };
         args.others(&settings, lead).unwrap().into_iter().map(|(name, ..)| name).collect()
     }

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
+use super::options::PythonArgs;
+use super::problem;
 use crate::workspace::Workspace;
 
 /// Prepare a workspace: settings to edit, the instructions for an agent, a git repository if there is none.
@@ -13,7 +15,7 @@ use crate::workspace::Workspace;
 /// below `.warpsmith/` ignores itself, so that no `.gitignore` is needed.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith init                      here\n  warpsmith init ~/llama --copy       with the kernels and operations to look at and to change"
+    after_help = "Examples:\n  warpsmith init                      here\n  warpsmith init ~/llama --copy       with the kernels and operations to look at and to change\n  warpsmith init --problem 23_Softmax.py    a kernel file to write in, for what PyTorch computes there"
 )]
 pub(super) struct Args {
     /// The directory, made where it is not
@@ -22,6 +24,12 @@ pub(super) struct Args {
     /// Copy the kernels that runs start from, and the operations, into the workspace
     #[arg(long)]
     copy: bool,
+    /// Make an operation of a problem file (PyTorch with `Model` and `get_inputs`), and a kernel file to write in: it has the right
+    /// front matter and signature, and an empty body
+    #[arg(long, value_name = "FILE")]
+    problem: Option<PathBuf>,
+    #[command(flatten)]
+    python: PythonArgs,
 }
 
 pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -35,6 +43,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             outer.root().display()
         );
     }
+    let problem = args.problem.as_ref().map(|path| problem::read(path, &args.python)).transpose()?;
     std::fs::create_dir_all(&args.dir).with_context(|| format!("{} cannot be made", args.dir.display()))?;
     let (workspace, made) = Workspace::init(&args.dir, args.copy)?;
     for line in made.sentences() {
@@ -42,6 +51,14 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if made.is_nothing() {
         super::say(&format!("{} is a workspace already, and nothing is missing", workspace.root().display()));
+    }
+    if let Some(problem) = problem {
+        let mut said = problem::install(&problem.source, &workspace)?;
+        let kernel = problem::skeleton_file(&problem.source, &workspace)?;
+        said.extend(kernel.said);
+        said.iter().for_each(|line| super::say(line));
+        super::say(&format!("next         fill in {0}, then warpsmith bench {0}", kernel.path.display()));
+        return Ok(ExitCode::SUCCESS);
     }
     let next = if args.dir.join("config.json").is_file() {
         format!("next         warpsmith run {}", args.dir.display())

@@ -15,12 +15,14 @@ mod doctor;
 mod error;
 mod in_model;
 mod init;
+mod kernelbench;
 mod lines;
 mod log;
 mod mcp;
 mod notify;
 mod ops;
 mod options;
+mod problem;
 mod profile;
 mod progress;
 mod prompt;
@@ -83,6 +85,7 @@ enum Command {
     Doctor(doctor::Args),
     Ops(ops::Args),
     Init(init::Args),
+    Kernelbench(kernelbench::Args),
     Completions(completions::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -112,6 +115,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),
         Command::Init(args) => init::main(&args),
+        Command::Kernelbench(args) => kernelbench::main(args),
         Command::Completions(args) => completions::main(&args),
         Command::Worker(args) => worker::main(args),
     };

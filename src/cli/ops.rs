@@ -1,6 +1,10 @@
 //! `warpsmith ops`: the operations that are known here.
 
+use std::path::Path;
 use std::process::ExitCode;
+
+use super::options::PythonArgs;
+use super::problem;
 
 use crate::engine::files;
 use crate::op::Operation;
@@ -9,16 +13,23 @@ use crate::workspace::Workspace;
 /// List the operations Warpsmith can judge here, with their shapes.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith ops              all of them, a line each\n  warpsmith ops matmul       one with its tensors, shapes, tolerances and hostile inputs"
+    after_help = "Examples:\n  warpsmith ops              all of them, a line each\n  warpsmith ops matmul       one with its tensors, shapes, tolerances and hostile inputs\n  warpsmith ops problem.py   the operation that a PyTorch file is, with the signature of its kernels"
 )]
 pub(super) struct Args {
-    /// Show one operation in full
+    /// Show one operation in full, or the one that a problem file (a PyTorch file with `Model` and `get_inputs`) is
+    #[arg(value_name = "OP|PROBLEM_FILE")]
     op: Option<String>,
+    #[command(flatten)]
+    python: PythonArgs,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find(&std::env::current_dir()?)?;
     let read = files::reader(workspace.as_ref());
+    if let Some(path) = args.op.as_ref().map(Path::new).filter(|path| problem::is_problem(path)) {
+        super::say(&full(&problem::read(path, &args.python)?.source.operation()?));
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(name) = args.op {
         super::say(&full(&Operation::load(&read, &name)?));
         return Ok(ExitCode::SUCCESS);
@@ -44,8 +55,10 @@ fn full(op: &Operation) -> String {
     }
     lines.push(format!("in C      {}", op.c_function()));
     lines.push(format!("flops     {}", op.flops));
-    let tolerance = &op.tolerance;
-    lines.push(format!("tolerance L = {} (f16), {} (bf16), {} (f32)", tolerance.f16, tolerance.bf16, tolerance.f32));
+    lines.push(match &op.tolerance {
+        Some(it) => format!("tolerance L = {} (f16), {} (bf16), {} (f32)", it.f16, it.bf16, it.f32),
+        None => "tolerance PyTorch's own error in the kernel's type (docs/pytorch-operations.md)".to_owned(),
+    });
     for (name, shapes) in [("sweep", &op.sweep), ("decode", &op.decode), ("edges", &op.edges)] {
         for (index, shape) in shapes.iter().enumerate() {
             let primary = if name == "sweep" && index == op.primary { "  (primary)" } else { "" };

@@ -38,22 +38,34 @@ pub(super) struct WorkerArgs {
     /// program, or `worker` in warpsmith.toml]
     #[arg(long, value_name = "COMMAND", env = "WARPSMITH_WORKER", hide_env_values = true)]
     worker: Option<String>,
+    #[command(flatten)]
+    pub(super) python: PythonArgs,
 }
 
 impl WorkerArgs {
     /// By a command that was given elsewhere.
-    pub(super) const fn by(worker: Option<String>) -> Self {
-        Self { worker }
+    pub(super) const fn by(worker: Option<String>, python: PythonArgs) -> Self {
+        Self { worker, python }
     }
 
     /// How a worker is started: as the command line says, else as the settings do (the first, where there are several), else by this
     /// very program.
     pub(super) fn starter(&self, settings: &RunSettings) -> anyhow::Result<Starter> {
-        match self.worker.as_ref().or(settings.worker.0.first()) {
-            Some(command) => Starter::command(command),
-            None => Ok(Starter::own()),
-        }
+        let starter = match self.worker.as_ref().or(settings.worker.0.first()) {
+            Some(command) => Starter::command(command)?,
+            None => Starter::own(),
+        };
+        Ok(starter.with_python(&self.python))
     }
+}
+
+/// Whose PyTorch is asked, where an operation is written in it.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct PythonArgs {
+    /// The Python whose PyTorch evaluates operations that are written in it [default: $WARPSMITH_PYTHON, else the active
+    /// environment's python3]
+    #[arg(long, value_name = "PYTHON")]
+    pub(super) python: Option<PathBuf>,
 }
 
 /// A model directory and the pass through it.

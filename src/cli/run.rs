@@ -1,5 +1,6 @@
 //! `warpsmith run`: the main job.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use super::agent::{self, AgentArgs};
 use super::begin::{self, Ready, RunArgs, Wanted};
 use super::diary;
 use super::notify::{self, Ending, Notify};
+use super::problem;
 use super::progress::{Progress, Voice};
 use super::rules::RuleArgs;
 use super::session;
@@ -23,7 +25,7 @@ use crate::workspace::Workspace;
 /// `.warpsmith/`. Stop it with Ctrl-C at any time, or kill it: `--resume` goes on where it was.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n  warpsmith run kernels/cpu/softmax.c                  a kernel alone, whatever calls it\n  warpsmith run kernels/cpu/softmax.c --shape rows=512,cols=4096 --budget 5m\n  warpsmith run models/tiny-llama --agent openai --model gpt-5.1 --proposals 4 --max-cost 20\n  warpsmith run models/tiny-llama --agent command -- claude -p --permission-mode acceptEdits\n  warpsmith run models/tiny-llama --agent replay .warpsmith/261120a/transcript.jsonl\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
+    after_help = "Examples:\n  warpsmith run models/tiny-llama                      until nothing is left to do\n  warpsmith run models/llama-7b --until 07:00          all night\n  warpsmith run models/tiny-llama --only matmul --budget 2m\n  warpsmith run models/tiny-llama --resume             go on with the latest run\n  warpsmith run kernels/cpu/softmax.c                  a kernel alone, whatever calls it\n  warpsmith run 23_Softmax.py --kernel mine.c          a kernel for what PyTorch computes there\n  warpsmith run kernels/cpu/softmax.c --shape rows=512,cols=4096 --budget 5m\n  warpsmith run models/tiny-llama --agent openai --model gpt-5.1 --proposals 4 --max-cost 20\n  warpsmith run models/tiny-llama --agent command -- claude -p --permission-mode acceptEdits\n  warpsmith run models/tiny-llama --agent replay .warpsmith/261120a/transcript.jsonl\n\nWhile it runs:\n  tail -f results.tsv\n  warpsmith status"
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -32,6 +34,9 @@ pub(super) struct Args {
     agent: AgentArgs,
     #[command(flatten)]
     rules: RuleArgs,
+    /// The kernel to start from, where what is named is a problem file (PyTorch with `Model` and `get_inputs`)
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
     /// Run a command (by `sh -c`) when the run ends or is interrupted; the summary is on its standard input and in
     /// WARPSMITH_SUMMARY, WARPSMITH_SPEEDUP, WARPSMITH_REASON, WARPSMITH_STATUS, WARPSMITH_RUN, ...
     #[arg(long, value_name = "CMD")]
@@ -47,6 +52,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     args.agent.find_transcript(&mut args.run.model);
+    problem::begin(&mut args.run, args.kernel.as_deref())?;
     let cancel = session::interruptible();
     let voice = Voice::choose(args.quiet);
     let (workspace, made) = begin::workspace_for(&args.run)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use super::device::Device;
+use super::options::PythonArgs;
 use crate::device::Opening;
 use crate::worker::{Client, judge_hash};
 
@@ -15,13 +16,15 @@ pub(super) struct Starter {
     arguments: Vec<String>,
     /// The user's words, where it is not this program.
     command: Option<String>,
+    /// The Python that they are told to ask.
+    python: Option<PathBuf>,
 }
 
 impl Starter {
     /// By this very program, named by its inode, so that a rebuild during the night changes nothing.
     pub(super) fn own() -> Self {
         let program = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-        Self { program, arguments: vec!["worker".to_owned()], command: None }
+        Self { program, arguments: vec!["worker".to_owned()], command: None, python: None }
     }
 
     /// By a command, split as a shell would.
@@ -34,7 +37,13 @@ impl Starter {
         let Some((program, arguments)) = words.split_first() else {
             bail!("--worker names no program; write for example --worker 'ssh gpu7 warpsmith worker'");
         };
-        Ok(Self { program: program.into(), arguments: arguments.to_vec(), command: Some(command.to_owned()) })
+        let command = Some(command.to_owned());
+        Ok(Self { program: program.into(), arguments: arguments.to_vec(), command, python: None })
+    }
+
+    /// The same, with workers that ask this Python.
+    pub(super) fn with_python(self, python: &PythonArgs) -> Self {
+        Self { python: python.python.clone(), ..self }
     }
 
     /// What a worker on this device is called.
@@ -63,6 +72,9 @@ impl Starter {
             Opening::Recalibrating => Some("--recalibrate".to_owned()),
             Opening::Meanwhile => Some("--at-once".to_owned()),
         });
+        if let Some(python) = &self.python {
+            arguments.extend(["--python".to_owned(), python.display().to_string()]);
+        }
         let worker = Client::start(&self.program, &arguments).await?;
         if let Some(command) = &self.command
             && worker.judge() != judge_hash()?

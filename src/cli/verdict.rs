@@ -61,6 +61,7 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
         let noisy = if timing.is_noisy() { NOISY } else { "" };
         let _ = writeln!(text, "  margin here {:.1} %, {} blocks{noisy}", timing.margin_pct(), timing.blocks);
     }
+    text.push_str(&beside_pytorch(evaluation));
     if let Some(examination) = &evaluation.examination {
         text.push_str(&examined(examination));
     }
@@ -73,6 +74,26 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
         let _ = writeln!(text, "  and {} lines more; --json has them all", remarks.len() - MOST_REMARKS);
     }
     let _ = write!(text, "  seed {}, judged in {:.1} s", evaluation.seed, evaluation.wall_s);
+    text
+}
+
+/// What PyTorch takes, and which cases it could not judge, where it is the oracle.
+fn beside_pytorch(evaluation: &Evaluation) -> String {
+    let mut text = String::new();
+    for baseline in &evaluation.baselines {
+        let took = match (&baseline.us, &baseline.why) {
+            (Some(us), _) => format!("{us:.1} µs"),
+            (None, why) => format!("does not work: {}", why.as_deref().unwrap_or("for no reason given")),
+        };
+        let _ = writeln!(text, "  {} {}: {took}", baseline.name, baseline.dtype);
+    }
+    if let (Some(ratio), Some(first)) = (evaluation.vs_user, evaluation.baselines.first()) {
+        let _ = writeln!(text, "  {ratio:.2}x the fastest of these ({})", first.how);
+    }
+    let untested: Vec<_> = evaluation.cases.iter().filter_map(|case| case.errors.untested.as_ref()).collect();
+    if let Some(why) = untested.first() {
+        let _ = writeln!(text, "  {} hostile inputs test nothing here and were dropped: {why}", untested.len());
+    }
     text
 }
 
@@ -139,6 +160,7 @@ mod tests {
             timing: None,
             vs_user: None,
             against: None,
+            baselines: Vec::new(),
             examination: None,
             seed: 1,
             wall_s: 1.0,

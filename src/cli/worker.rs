@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::device::{self, Device};
-use super::options::DeviceArgs;
+use super::options::{DeviceArgs, PythonArgs};
 use super::starter::Starter;
 use crate::backend::cuda::{self, Cuda};
 use crate::backend::{Backend, cpu};
 use crate::device::{Opening, cached_card, detect_cpu};
 use crate::harness::Judge;
 use crate::sandbox;
+use crate::torch::Python;
 use crate::worker::{Judging, Workers, judge_hash, server};
 use crate::workspace::{BackendName, DeviceLock, DeviceSettings, cache_dir};
 
@@ -21,6 +22,8 @@ use crate::workspace::{BackendName, DeviceLock, DeviceSettings, cache_dir};
 pub(super) struct Args {
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    python: PythonArgs,
     /// Measure the device's ceilings anew instead of taking them from the cache
     #[arg(long)]
     recalibrate: bool,
@@ -55,10 +58,10 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         let mut arguments = vec!["worker".to_owned(), "--within".to_owned()];
         arguments.extend(device.arguments());
         Ok(match device {
-            Device::Cpu | Device::Theirs => judge(processor(&args)?, own, arguments),
+            Device::Cpu | Device::Theirs => judge(processor(&args)?, own, arguments, &args.python),
             Device::Cuda(number) => {
                 let compiler = compiler.unwrap_or_else(starting);
-                judge(gpu(number, compiler, &args)?, own, arguments)
+                judge(gpu(number, compiler, &args)?, own, arguments, &args.python)
             }
         })
     })?;
@@ -93,7 +96,13 @@ fn calibrating(key: &str, args: &Args) -> anyhow::Result<Option<DeviceLock>> {
 }
 
 /// A judge on `backend`, whose sessions are this program's `own` file with `arguments` where they need a process.
-fn judge<B: Backend + 'static>(backend: B, own: &File, arguments: Vec<String>) -> Box<dyn Judging> {
+fn judge<B: Backend + 'static>(
+    backend: B,
+    own: &File,
+    arguments: Vec<String>,
+    python: &PythonArgs,
+) -> Box<dyn Judging> {
     let program = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
-    Box::new(Judge::new(backend).with_elsewhere(Box::new(Workers::new(program, arguments))))
+    let python = Python::chosen(python.python.as_deref());
+    Box::new(Judge::new(backend).with_python(python).with_elsewhere(Box::new(Workers::new(program, arguments))))
 }

@@ -112,6 +112,7 @@ mod tests {
             timing: None,
             vs_user: Some(2.31),
             against: None,
+            baselines: Vec::new(),
             examination: None,
             seed: 1,
             wall_s: 1.0,

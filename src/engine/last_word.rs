@@ -183,6 +183,7 @@ impl Run {
             timing: target.timing.clone(),
             vs_user: target.progress.vs_user,
             against: target.against.clone(),
+            baselines: Vec::new(),
             seed,
             wall_s: began.elapsed().as_secs_f64(),
             stage_s: [].into(),

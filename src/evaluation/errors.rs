@@ -14,6 +14,7 @@ impl ErrorStats {
             && self.row_ratio <= leeway
             && self.misrounded_ratio <= leeway
             && self.side_ratio <= leeway
+            && self.bias_ratio <= leeway
     }
 
     /// Why an output is wrong, in a sentence; `None` where it passed.
@@ -51,6 +52,12 @@ impl ErrorStats {
                 "one row{} is {:.2} times as far off as an honest kernel may be (relative rms error of the whole {relative})",
                 of(&self.outputs.row),
                 self.row_ratio
+            ));
+        }
+        if !(self.bias_ratio <= 1.0) {
+            return Some(format!(
+                "each element is near, but they are off in one direction: together {:.2} times as far as an honest kernel may be (relative rms error {relative})",
+                self.bias_ratio
             ));
         }
         if !(self.misrounded_ratio <= 1.0) {

@@ -212,6 +212,9 @@ pub struct Evaluation {
     /// The library that `vs_user` is measured against; `None` is the starter.
     #[serde(default)]
     pub against: Option<String>,
+    /// What PyTorch takes for the same, where it is the oracle: each way and shape.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<Baseline>,
     /// Seed of inputs, poison and orders.
     pub seed: u64,
     /// Wall time of the whole judging in seconds.
@@ -225,6 +228,24 @@ pub struct Evaluation {
     /// What the compiler said that is worth keeping (warnings, resources).
     #[serde(default)]
     pub build_log: String,
+}
+
+/// A way in which the user can have an operation computed today, and how long it takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// Its name: `eager`, `torch.compile`.
+    pub name: String,
+    /// Where it was timed.
+    pub shape: Shape,
+    /// In this type.
+    pub dtype: Dtype,
+    /// µs a call; `None` where it does not work.
+    pub us: Option<f64>,
+    /// Why it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Versions, and how it was timed.
+    pub how: String,
 }
 
 /// How the words of an instrument begin that looked and found nothing.
@@ -300,6 +321,12 @@ pub struct ErrorStats {
     /// The more frequent side's number over what chance may give it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub side_ratio: f64,
+    /// What does not average out over its bound, where PyTorch is the oracle.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub bias_ratio: f64,
+    /// Why nothing was compared: an input for which PyTorch itself has no usable result in the kernel's type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untested: Option<String>,
 }
 
 fn is_nowhere(sides: &[u64; 2]) -> bool {

@@ -126,6 +126,13 @@ impl TryFrom<String> for Expr {
     }
 }
 
+impl From<f64> for Expr {
+    /// A finite number as the expression that has it for a value: `Display` writes neither exponents nor too few digits.
+    fn from(value: f64) -> Self {
+        Self { text: value.to_string(), node: Node::Float(value) }
+    }
+}
+
 impl std::str::FromStr for Expr {
     type Err = ExprError;
     fn from_str(text: &str) -> Result<Self, ExprError> {

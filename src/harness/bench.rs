@@ -2,14 +2,16 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
+use crate::backend::{Arena, Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
 use crate::device::DeviceCard;
-use crate::evaluation::{CaseResult, ErrorStats, Stage, Verdict};
+use crate::evaluation::{Baseline, CaseResult, ErrorStats, Stage, Verdict};
 use crate::kernel::KernelFile;
-use crate::op::{Case, Dtype, OpError, OpSource, Operation, Sample, Shape, TargetShape};
+use crate::op::{Case, Dtype, OpError, OpSource, Operation, OracleKind, Sample, Shape, TargetShape};
+use crate::torch::{self, Service, TorchError};
 
 use super::Failure;
 use super::build::{Build, Making, Wanted};
@@ -25,25 +27,40 @@ pub struct Watch<'a> {
     pub cancelled: &'a AtomicBool,
 }
 
-/// An operation with its oracle, which is compiled when it is first asked: by then the candidate is being compiled too.
+/// Who says what is right.
+pub(super) enum Oracle<B: Backend> {
+    /// A header, compiled for the device.
+    Header(B::Oracle),
+    /// PyTorch, in a process of its own.
+    Torch(Box<torch::Oracle>),
+}
+
+/// An operation with its oracle. A header is compiled when it is first asked: by then the candidate is being compiled too. PyTorch
+/// is started at once, and gets ready meanwhile.
 pub(super) struct Known<B: Backend> {
     pub(super) op: Operation,
     pub(super) source: OpSource,
-    oracle: OnceCell<B::Oracle>,
+    oracle: OnceCell<Oracle<B>>,
 }
 
 impl<B: Backend> Known<B> {
-    pub(super) const fn new(op: Operation, source: OpSource) -> Self {
-        Self { op, source, oracle: OnceCell::new() }
+    pub(super) fn new(op: Operation, source: OpSource, service: &Arc<Service>) -> Self {
+        let oracle = OnceCell::new();
+        if op.oracle == OracleKind::Torch {
+            service.warm();
+            // It was empty.
+            let _ = oracle.set(Oracle::Torch(Box::new(torch::Oracle::new(service.clone(), &op))));
+        }
+        Self { op, source, oracle }
     }
 
     /// A failure is not kept: it may be the machine's, and the next verdict asks again.
-    fn oracle(&self, backend: &B) -> Result<&B::Oracle, JudgeError> {
+    fn oracle(&self, backend: &B) -> Result<&Oracle<B>, JudgeError> {
         if let Some(oracle) = self.oracle.get() {
             return Ok(oracle);
         }
         let oracle = backend.oracle(&self.op).map_err(|what| JudgeError::machine("compiling the oracle", what))?;
-        Ok(self.oracle.get_or_init(|| oracle))
+        Ok(self.oracle.get_or_init(|| Oracle::Header(oracle)))
     }
 }
 
@@ -153,13 +170,21 @@ impl<B: Backend> Bench<'_, B> {
         taken: &Taken<B>,
     ) -> Result<ErrorStats, Failure> {
         let seed = self.seed.wrapping_add(copy as u64);
-        let oracle = self.known.oracle(self.backend)?;
-        self.backend
-            .compare(oracle, memory, arena, copy, taken, seed)
-            .map_err(|error| JudgeError::machine("oracle", error).into())
+        match self.known.oracle(self.backend)? {
+            Oracle::Header(oracle) => self
+                .backend
+                .compare(oracle, memory, arena, copy, taken, seed)
+                .map_err(|error| JudgeError::machine("oracle", error).into()),
+            Oracle::Torch(oracle) => {
+                let outputs = <B::Host as Host>::bytes(taken).ok_or(JudgeError::Torch(TorchError::elsewhere()))?;
+                let outputs: Vec<&[u8]> = outputs.iter().map(Vec::as_slice).collect();
+                Ok(oracle.compare(memory, arena, copy, &outputs).map_err(JudgeError::from)?)
+            }
+        }
     }
 
-    /// How far some elements that now stand in the outputs of `copy` are from the oracle's.
+    /// How far some elements that now stand in the outputs of `copy` are from the oracle's; all of them where it knows whole outputs
+    /// only.
     pub(super) fn compare_some(
         &self,
         memory: &CaseMemory,
@@ -167,10 +192,31 @@ impl<B: Backend> Bench<'_, B> {
         copy: usize,
         sample: &Sample,
     ) -> Result<ErrorStats, Failure> {
-        let oracle = self.known.oracle(self.backend)?;
-        self.backend
-            .compare_some(oracle, memory, arena, copy, sample)
-            .map_err(|error| JudgeError::machine("oracle", error).into())
+        match self.known.oracle(self.backend)? {
+            Oracle::Header(oracle) => self
+                .backend
+                .compare_some(oracle, memory, arena, copy, sample)
+                .map_err(|error| JudgeError::machine("oracle", error).into()),
+            Oracle::Torch(oracle) => {
+                let outputs: Vec<Vec<u8>> = memory.outputs(copy).iter().map(|span| arena.read(span)).collect();
+                let outputs: Vec<&[u8]> = outputs.iter().map(Vec::as_slice).collect();
+                Ok(oracle.compare(memory, arena, copy, &outputs).map_err(JudgeError::from)?)
+            }
+        }
+    }
+
+    /// What PyTorch takes for the inputs of `copy`, where it is the oracle.
+    pub(super) fn baselines(
+        &self,
+        memory: &CaseMemory,
+        arena: &B::Arena,
+        copy: usize,
+        compiled: bool,
+    ) -> Result<Vec<Baseline>, Failure> {
+        match self.known.oracle(self.backend)? {
+            Oracle::Header(_) => Ok(Vec::new()),
+            Oracle::Torch(oracle) => Ok(oracle.baselines(memory, arena, copy, compiled).map_err(JudgeError::from)?),
+        }
     }
 
     /// How long one launch of `case` may take before it counts as hanging.

@@ -6,7 +6,7 @@ use crate::op::{Case, Operation};
 
 use super::Failure;
 use super::bench::{Bench, Taken, Trial};
-use super::cases::PlannedCase;
+use super::cases::{LEEWAY, PlannedCase};
 use super::task::JudgeError;
 use super::timing::SAMPLE_LEEWAY;
 use super::undisturbed::undisturbed;
@@ -70,7 +70,12 @@ fn examine<B: Backend>(
         Ok(outputs) => outputs,
         Err(fault) => return Ok(Err(fault)),
     };
-    let (errors, failure) = judge_output(trial, planned, &memory, &outputs)?;
+    // PyTorch's own error was measured on inputs of the case's kind, of which one with an element far from all others is none.
+    let changed = PlannedCase {
+        leeway: planned.leeway.max(if op.knows_only_wholes() { LEEWAY } else { 1.0 }),
+        ..planned.clone()
+    };
+    let (errors, failure) = judge_output(trial, &changed, &memory, &outputs)?;
     let remembered = outputs == before;
     Ok(Ok(match failure {
         Some(why) => (errors, Some(format!("{why}, {}", after_change(change.as_ref(), remembered)))),
@@ -83,6 +88,9 @@ fn examine<B: Backend>(
 /// operation's file does not say what an element needs.
 fn same_in_part<B: Backend>(trial: &mut Trial<'_, B>, memory: &CaseMemory, seed: u64) -> Result<(), JudgeError> {
     let op = trial.bench.op();
+    if op.knows_only_wholes() {
+        return Ok(());
+    }
     let sample = op.sample(&memory.case().shape, seed, u64::MAX)?;
     let errors = match trial.bench.compare_some(memory, &mut trial.arena, 0, &sample) {
         Err(Failure::Judge(error)) => return Err(error),

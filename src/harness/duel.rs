@@ -2,11 +2,12 @@
 
 use crate::backend::Backend;
 use crate::device::Roofline;
-use crate::evaluation::{ShapeTiming, Speedup, Stage, Timing, Verdict};
+use crate::evaluation::{Baseline, ShapeTiming, Speedup, Stage, Timing, Verdict};
 use crate::op::TargetShape;
 use crate::stats::median;
 
 use super::Failure;
+use super::baselines::{baselines, fastest};
 use super::bench::{Bench, timed_shapes};
 use super::build::{Build, Wanted};
 use super::decision::{Decision, First, Margin, Outcome, Simplification};
@@ -33,6 +34,8 @@ pub(super) struct Timed {
     pub(super) vs_user: Option<f64>,
     /// The library that `vs_user` is measured against; `None` is the starter.
     pub(super) against: Option<String>,
+    /// What PyTorch takes, where it is the oracle.
+    pub(super) baselines: Vec<Baseline>,
     /// The first block's ratio: what a rule of one sample would have gone by.
     pub(super) first_block: f64,
 }
@@ -56,8 +59,11 @@ pub(super) fn time<B: Backend>(
         // It only says where the run begins; what a keep gains is measured in fresh processes.
         let sessions = if task.look { 1 } else { CONFIRM_SESSIONS };
         let library = against_library(&bench.here(), target, candidate, spread.rounds, (task.seed, sessions))?;
+        let baselines = baselines(bench, target, !task.look)?;
+        let library = library.or_else(|| fastest(&baselines, &timing));
         let (vs_user, against) = library.map_or((1.0, None), |(ratio, name)| (ratio, Some(name)));
-        return Ok(Timed { verdict: Verdict::Base, timing, vs_user: Some(vs_user), against, first_block: 1.0 });
+        let vs_user = Some(vs_user);
+        return Ok(Timed { verdict: Verdict::Base, timing, vs_user, against, baselines, first_block: 1.0 });
     };
     let incumbent = bench.trusted(incumbent_text, target)?;
     let (margin, rounds) = match task.precision {
@@ -85,7 +91,7 @@ pub(super) fn time<B: Backend>(
     if let Some((speedup, why)) = first.given_up {
         let timing = summarise(bench, &decision, target, &rooflines, &[first.blocks], rounds)?;
         let verdict = Verdict::Revert { speedup, why };
-        return Ok(Timed { verdict, timing, vs_user: None, against: None, first_block });
+        return Ok(Timed { verdict, timing, vs_user: None, against: None, baselines: Vec::new(), first_block });
     }
     let matches: Vec<_> = (1..=CONFIRM_SESSIONS).map(|number| (number, match_up)).collect();
     let told = (Stage::Confirmation, "once more");
@@ -119,7 +125,12 @@ pub(super) fn time<B: Backend>(
         Outcome::Keep { speedup, .. } => versus_user(bench, task, target, candidate, rounds, speedup.ratio)?,
         _ => (None, None),
     };
-    Ok(Timed { verdict: outcome.into(), timing, vs_user, against, first_block })
+    let baselines = if vs_user.is_some() { baselines(bench, target, true)? } else { Vec::new() };
+    let (vs_user, against) = match fastest(&baselines, &timing) {
+        Some((ratio, name)) => (Some(ratio), Some(name)),
+        None => (vs_user, against),
+    };
+    Ok(Timed { verdict: outcome.into(), timing, vs_user, against, baselines, first_block })
 }
 
 /// What a kept candidate gains against what the user has today, and the library's name where that is one; `gain` is what it

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use crate::backend::Backend;
 use crate::device::DeviceCard;
-use crate::evaluation::{CaseResult, Evaluation, Examination, Stage, Timing, Verdict};
+use crate::evaluation::{Baseline, CaseResult, Evaluation, Examination, Stage, Timing, Verdict};
 use crate::op::{Dtype, OpSource, Shape};
+use crate::torch::{Python, Service};
 
 use super::Failure;
 use super::bench::{Bench, Known, StageClock, Watch, timed_shapes};
@@ -25,6 +26,7 @@ use super::watched::launch_watched;
 pub struct Judge<B: Backend> {
     backend: B,
     elsewhere: Option<Box<dyn Elsewhere>>,
+    torch: Arc<Service>,
     known: HashMap<OpSource, Arc<Known<B>>>,
 }
 
@@ -32,7 +34,14 @@ impl<B: Backend> Judge<B> {
     /// A judge on a device.
     #[must_use]
     pub fn new(backend: B) -> Self {
-        Self { backend, elsewhere: None, known: HashMap::new() }
+        Self { backend, elsewhere: None, torch: Arc::new(Service::new(Python::default())), known: HashMap::new() }
+    }
+
+    /// The same, asking the PyTorch of this Python where an operation's oracle is written in it; it is started when it is needed.
+    #[must_use]
+    pub fn with_python(mut self, python: Python) -> Self {
+        self.torch = Arc::new(Service::new(python));
+        self
     }
 
     /// The same, with someone who gives sessions a process of their own; asked only where the device's hosts have none.
@@ -103,6 +112,7 @@ impl<B: Backend> Judge<B> {
             timing: found.timing,
             vs_user: found.vs_user,
             against: found.against,
+            baselines: found.baselines,
             seed: task.seed,
             wall_s: started.elapsed().as_secs_f64(),
             stage_s: found.stage_s,
@@ -117,7 +127,7 @@ impl<B: Backend> Judge<B> {
             return Ok(known.clone());
         }
         let op = source.operation()?;
-        let known = Arc::new(Known::new(op, source.clone()));
+        let known = Arc::new(Known::new(op, source.clone(), &self.torch));
         self.known.insert(source.clone(), known.clone());
         Ok(known)
     }
@@ -142,6 +152,7 @@ struct Findings {
     timing: Option<Timing>,
     vs_user: Option<f64>,
     against: Option<String>,
+    baselines: Vec<Baseline>,
     examination: Option<Examination>,
     build_log: String,
     stage_s: BTreeMap<Stage, f64>,
@@ -171,6 +182,7 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     found.timing = Some(timed.timing);
     found.vs_user = timed.vs_user;
     found.against = timed.against;
+    found.baselines = timed.baselines;
     if timed.verdict.advances() && task.examination_s > 0.0 {
         examine(bench, task, &target, found.examination.insert(Examination::default()))?;
     }

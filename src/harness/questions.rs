@@ -8,7 +8,7 @@ use crate::defence::Defence;
 use crate::op::{Adversarial, Case, Dtype, OpError, Operation, Role, Shape, TargetShape};
 use crate::rng::Stream;
 
-use super::cases::{LEEWAY, can_be_drawn, flags, is_size, with_flags_of};
+use super::cases::{can_be_drawn, flags, is_size, leeway, with_flags_of};
 use super::topic::Topic;
 
 /// One question: a case, and how it is put.
@@ -269,10 +269,7 @@ impl Plan<'_> {
         }
         let case = Case { shape, dtype, input: Some(hostile.name.clone()), setting };
         let drawn = can_be_drawn(op, &case)?;
-        Ok(drawn.then(|| {
-            let leeway = if hostile.few_terms.is_some() { 1.0 } else { LEEWAY };
-            Question { leeway, ..self.plain(topic, case) }
-        }))
+        Ok(drawn.then(|| Question { leeway: leeway(op, hostile), ..self.plain(topic, case) }))
     }
 
     /// The operation's small shapes and the timed ones, in every dtype, with fences.

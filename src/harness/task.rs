@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evaluation::Stage;
 use crate::op::{OpError, OpSource, TargetShape};
+use crate::torch::TorchError;
 
 /// A candidate to judge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,6 +74,9 @@ pub enum JudgeError {
     /// The operation's files.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// PyTorch, or what is written in it.
+    #[error(transparent)]
+    Torch(#[from] TorchError),
     /// A model's files of weights.
     #[error("{0}")]
     Weights(String),

@@ -354,6 +354,7 @@ mod tests {
             timing: None,
             vs_user: None,
             against: None,
+            baselines: Vec::new(),
             examination: None,
             seed: 1,
             wall_s: 0.5,

@@ -182,7 +182,8 @@ impl Server {
         if wanted.with_reference {
             let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
             let source = OpSource::read(&target.op, &read).map_err(said)?;
-            blocks.extend([source.toml, source.header]);
+            let oracle = source.oracle().to_owned();
+            blocks.extend([source.toml, oracle]);
         }
         Ok(CallToolResult::success(blocks.into_iter().map(ContentBlock::text).collect()))
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Distribution, Draw, Dtype, ElementType, Operation, Pass, Role, Shape, TensorSpec};
+use super::{Distribution, Draw, Dtype, ElementType, Operation, OracleKind, Pass, Role, Shape, TensorSpec};
 use crate::expr::Expr;
 
 /// The loosest L there may be, whatever an operation says (DESIGN, "The harness").
@@ -19,13 +19,32 @@ const RESERVED: [&str; 40] = [
 
 type Check = Result<(), String>;
 
-/// Whether `name` can be a name in C.
-pub(super) fn is_identifier(name: &str) -> bool {
+/// Whether `name` can be a name in C, of an operation, a tensor or an argument.
+#[must_use]
+pub fn is_identifier(name: &str) -> bool {
     name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !name.to_ascii_lowercase().starts_with("ws_")
         && !RESERVED.contains(&name)
+}
+
+/// What a file must say, or must not, by its oracle.
+pub(super) fn keys(op: &Operation, toml: &str) -> Check {
+    let table: toml::Table = toml.parse().unwrap_or_default();
+    let has = |key: &str| table.contains_key(key);
+    match op.oracle {
+        OracleKind::Header => match ["passes", "tolerance", "adversarial"].into_iter().find(|key| !has(key)) {
+            Some(key) => Err(format!("missing field `{key}`")),
+            None => Ok(()),
+        },
+        OracleKind::Torch => match ["passes", "tolerance"].into_iter().find(|key| has(key)) {
+            Some(key) => {
+                Err(format!("`{key}` is for an oracle in a header; with oracle = \"torch\" PyTorch says both"))
+            }
+            None => Ok(()),
+        },
+    }
 }
 
 /// Everything that must hold of an operation's file; the error is a sentence without the file's name.
@@ -147,7 +166,7 @@ fn at_shape(op: &Operation, shape: &Shape) -> Check {
             return Err(format!("scalar `{}` is {value} at {shape}", scalar.name));
         }
     }
-    for (dtype, loosest) in LOOSEST {
+    for (dtype, loosest) in LOOSEST.into_iter().filter(|_| op.oracle == OracleKind::Header) {
         let bound = op.rms_bound(&shape, dtype).map_err(text)?;
         if !(bound > 0.0 && bound <= loosest) {
             return Err(format!(
@@ -155,7 +174,9 @@ fn at_shape(op: &Operation, shape: &Shape) -> Check {
             ));
         }
     }
-    for (key, expr) in [("tolerance sum_length", &op.tolerance.sum_length), ("tolerance row", &op.tolerance.row)] {
+    let lengths = |it: &super::Tolerance| [("sum_length", it.sum_length.clone()), ("row", it.row.clone())];
+    for (key, expr) in op.tolerance.iter().flat_map(lengths) {
+        let (key, expr) = (&format!("tolerance {key}"), &expr);
         if op.size(key, expr, &shape).map_err(text)? == 0 {
             return Err(format!("{key} is zero at {shape}"));
         }
@@ -165,7 +186,10 @@ fn at_shape(op: &Operation, shape: &Shape) -> Check {
             draw_at(op, tensor, draw, &shape)?;
         }
     }
-    sizes(op, &shape)
+    match op.oracle {
+        OracleKind::Header => sizes(op, &shape),
+        OracleKind::Torch => Ok(()),
+    }
 }
 
 fn draw_at(op: &Operation, tensor: &TensorSpec, draw: &Draw, shape: &Shape) -> Check {
@@ -249,6 +273,9 @@ fn fits_output(op: &Operation, name: &str, elements: usize, shape: &Shape) -> Ch
 }
 
 fn passes(op: &Operation) -> Check {
+    if op.oracle == OracleKind::Torch {
+        return Ok(());
+    }
     let checkers: Vec<&str> = op.checkers().collect();
     let (mut written, mut pass_names) = (BTreeSet::new(), BTreeSet::new());
     for pass in &op.passes {

@@ -1,6 +1,6 @@
 //! Reading `reference/<op>.toml` and `reference/<op>.h`.
 
-use super::{OpError, OpSource, Operation, toml_reason};
+use super::{OpError, OpSource, Operation, OracleKind, toml_reason};
 
 impl Operation {
     /// Reads the operation `name`; `read` gives the text of a file of the workspace by its path there
@@ -12,19 +12,27 @@ impl Operation {
         OpSource::read(name, read)?.operation()
     }
 
-    /// An operation from the texts of its two files, checked throughout: names, expressions at every
-    /// listed shape, passes against tensors, tolerances against their limits.
+    /// An operation from the texts of its two files (`oracle` is the header, or the Python where PyTorch is the oracle), checked
+    /// throughout: names, expressions at every listed shape, passes against tensors, tolerances against their limits.
     ///
     /// # Errors
     /// [`OpError::Invalid`] with the key and the reason.
-    pub fn parse(toml: &str, header: &str, name: &str) -> Result<Self, OpError> {
+    pub fn parse(toml: &str, oracle: &str, name: &str) -> Result<Self, OpError> {
         let invalid = |what: String| OpError::Invalid { file: format!("reference/{name}.toml"), what };
         let mut op: Self = toml::from_str(toml).map_err(|error| invalid(toml_reason(&error)))?;
-        header.clone_into(&mut op.header);
+        match op.oracle {
+            OracleKind::Header => oracle.clone_into(&mut op.header),
+            OracleKind::Torch => oracle.clone_into(&mut op.python),
+        }
         if op.name != name {
             return Err(invalid(format!("name = \"{}\" does not match the file's name", op.name)));
         }
+        super::check::keys(&op, toml).map_err(&invalid)?;
         super::check::check(&op).map_err(&invalid)?;
+        if op.oracle == OracleKind::Torch && op.adversarial.is_empty() {
+            op.adversarial = super::hostile::hostile(&op);
+            super::check::check(&op).map_err(&invalid)?;
+        }
         op.mixed = op.mixtures().map_err(|error| invalid(error.to_string()))?;
         Ok(op)
     }

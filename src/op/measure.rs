@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Adversarial, Case, Draw, Dtype, FewTerms, OpError, Operation, Role, Scalar, Shape, TensorSpec};
+use super::{
+    Adversarial, Case, Draw, Dtype, FewTerms, OpError, Operation, OracleKind, Role, Scalar, Shape, TensorSpec,
+    Tolerance,
+};
 use crate::defence::Defence;
 use crate::expr::Expr;
 use crate::rng::Stream;
@@ -169,6 +172,9 @@ impl Operation {
     /// A short form for people: sizes in symbol order, then what differs from the defaults: `2048x2048x2048 trans_b`.
     #[must_use]
     pub fn label(&self, shape: &Shape) -> String {
+        if self.symbols.is_empty() {
+            return shape.to_string();
+        }
         let mut sizes = Vec::new();
         let mut others = String::new();
         for symbol in &self.symbols {
@@ -273,13 +279,30 @@ impl Operation {
 
     /// L of the tolerance: the bound of the relative rms error for `dtype`.
     pub fn rms_bound(&self, shape: &Shape, dtype: Dtype) -> Result<f64, OpError> {
-        let tolerance = &self.tolerance;
+        let tolerance = self.tolerance()?;
         let bound = match dtype {
             Dtype::F16 => &tolerance.f16,
             Dtype::Bf16 => &tolerance.bf16,
             Dtype::F32 => &tolerance.f32,
         };
         self.double(&format!("tolerance {dtype}"), bound, shape)
+    }
+
+    /// The tolerance of an operation with a header.
+    ///
+    /// # Errors
+    /// An operation whose oracle is PyTorch has none.
+    pub fn tolerance(&self) -> Result<&Tolerance, OpError> {
+        self.tolerance.as_ref().ok_or_else(|| OpError::Invalid {
+            file: format!("reference/{}.toml", self.name),
+            what: "it has no tolerance: its oracle is PyTorch, whose own error is the bound".into(),
+        })
+    }
+
+    /// Whether the oracle knows whole outputs only: nothing says what a function in Python needs for one element.
+    #[must_use]
+    pub fn knows_only_wholes(&self) -> bool {
+        self.oracle == OracleKind::Torch
     }
 
     /// An expression of the symbols, in integers; `place` names the key for the error.

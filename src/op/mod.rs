@@ -7,6 +7,7 @@ mod draw;
 mod dtype;
 mod error;
 mod function;
+mod hostile;
 mod load;
 mod measure;
 mod mixed;
@@ -17,6 +18,7 @@ mod shrink;
 mod source;
 mod spec;
 
+pub use check::is_identifier as is_name;
 pub use draw::{DrawPlan, draw};
 pub use dtype::{Dtype, ElementType, Stored};
 pub use error::{OpError, toml_reason};
@@ -25,8 +27,8 @@ pub use sample::{Sample, SampleStep};
 pub use shape::{Case, Shape, TargetShape};
 pub use source::OpSource;
 pub use spec::{
-    Adversarial, Distribution, Draw, FewTerms, ItemsPass, Operation, Output, Pass, ProductPass, Role, RowScale, Scalar,
-    Special, TensorSpec, Tolerance,
+    Adversarial, Distribution, Draw, FewTerms, ItemsPass, Operation, OracleKind, Output, Pass, ProductPass, Role,
+    RowScale, Scalar, Special, TensorSpec, Tolerance,
 };
 
 #[cfg(test)]

@@ -64,8 +64,11 @@ pub struct TargetShape {
 }
 
 impl std::fmt::Display for Shape {
-    /// `M=128 N=128 K=64`, symbols in alphabetical order.
+    /// `M=128 N=128 K=64`, symbols in alphabetical order; an operation without symbols has a fixed shape.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() {
+            return f.pad("fixed shape");
+        }
         let pairs: Vec<String> = self.0.iter().map(|(symbol, value)| format!("{symbol}={value}")).collect();
         f.pad(&pairs.join(" "))
     }

@@ -27,10 +27,15 @@ pub struct Operation {
     pub tensors: Vec<TensorSpec>,
     /// Useful floating-point operations of one call.
     pub flops: Expr,
-    /// Oracle passes, in order.
+    /// Who says what is right.
+    #[serde(default)]
+    pub oracle: OracleKind,
+    /// Oracle passes, in order; none where PyTorch is the oracle.
+    #[serde(default)]
     pub passes: Vec<Pass>,
-    /// How exact a result must be.
-    pub tolerance: Tolerance,
+    /// How exact a result must be; where PyTorch is the oracle its own error says so.
+    #[serde(default)]
+    pub tolerance: Option<Tolerance>,
     /// What every shape must satisfy (`D % 2 == 0`); drawn shapes are drawn again until it holds.
     #[serde(default)]
     pub requires: Option<Expr>,
@@ -49,14 +54,29 @@ pub struct Operation {
     pub decode: Vec<Shape>,
     /// Inclusive ranges for the shape drawn at random in stage 5, by symbol; others take their default.
     pub random: BTreeMap<String, (i64, i64)>,
-    /// Stage 3 inputs.
+    /// Stage 3 inputs; where PyTorch is the oracle and none are written, those of [`super::hostile`].
+    #[serde(default)]
     pub adversarial: Vec<Adversarial>,
     /// What [`Operation::draw_of`] knows beside them: their values among ordinary ones.
     #[serde(skip)]
     pub mixed: Vec<Adversarial>,
-    /// Text of `reference/<op>.h`, the oracle.
+    /// Text of `reference/<op>.h`, the oracle; empty where PyTorch is.
     #[serde(skip)]
     pub header: String,
+    /// Text of `reference/<op>.py`, where PyTorch is the oracle.
+    #[serde(skip)]
+    pub python: String,
+}
+
+/// Who says what is right.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OracleKind {
+    /// Passes in `reference/<op>.h`, compiled for the device.
+    #[default]
+    Header,
+    /// `reference/<op>.py` in double precision, in a process that candidates never enter.
+    Torch,
 }
 
 /// A floating-point argument (`float` in C).

@@ -15,6 +15,7 @@ use crate::evaluation::Stage;
 use crate::forward::ForwardError;
 use crate::harness::{JudgeError, Progress, Watch};
 use crate::model::ModelError;
+use crate::torch::Fault;
 use crate::workspace::{DeviceLock, cache_dir};
 
 /// How often a request under way says so.
@@ -230,6 +231,13 @@ fn reply<T: Serialize>(id: u64, result: Result<T, JudgeError>) -> Reply {
         Err(JudgeError::Cancelled) => failed(FailureKind::Cancelled, "cancelled".into(), ""),
         Err(error @ JudgeError::Op(_)) => {
             failed(FailureKind::BadRequest, error.to_string(), "`warpsmith ops` lists what is known")
+        }
+        Err(JudgeError::Torch(error)) => {
+            let kind = match error.fault() {
+                Fault::File => FailureKind::BadRequest,
+                Fault::Machine => FailureKind::Machine,
+            };
+            failed(kind, error.to_string(), error.hint())
         }
         Err(error @ JudgeError::Weights(_)) => {
             let hint = "get the file again, or move it away: weights that are in no file are drawn";

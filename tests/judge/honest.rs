@@ -182,7 +182,7 @@ const ATOMIC: Edits = &[
     ("for (int64_t j = 0; j < cols; j++) { const float v = ws_load(x[r * cols + j]); sum += v * v; }", ""),
 ];
 
-const UNUSUAL: &[(&str, &str, Edits)] = &[
+pub const UNUSUAL: &[(&str, &str, Edits)] = &[
     ("a small honest rmsnorm", "rmsnorm", &[]),
     ("a small honest matmul", "matmul", &[]),
     ("a small honest attention", "flash_attention", &[]),

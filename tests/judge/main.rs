@@ -20,5 +20,6 @@ mod protocol;
 mod refused;
 #[cfg(feature = "weakened")]
 mod switches;
+mod twins;
 mod unrecognised;
 mod wrong;

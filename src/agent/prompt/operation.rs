@@ -21,7 +21,7 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     values.set("flags", flags(brief));
     values.set("share", importance(brief.share));
     values.set("toml", fenced::code(&brief.source.toml));
-    values.set("header", fenced::code(&brief.source.header));
+    values.set("header", fenced::code(brief.source.oracle()));
     values.set("file", brief.file.clone());
     values.set("incumbent", fenced::code(&brief.incumbent));
     Ok(values)

@@ -150,7 +150,7 @@ impl World {
     fn brief(&self, incumbent: &str, experiment: u64) -> Brief {
         Brief {
             op: "x".into(),
-            source: OpSource { name: "x".into(), toml: String::new(), header: String::new() },
+            source: OpSource { name: "x".into(), toml: String::new(), header: String::new(), python: String::new() },
             backend: "cpu".into(),
             file: "kernels/cpu/x.c".into(),
             incumbent: incumbent.to_owned(),

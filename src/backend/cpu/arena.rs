@@ -310,6 +310,10 @@ impl crate::backend::Arena for Arena {
         self.bytes_mut(span)[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
+    fn inputs_file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.inputs.file())
+    }
+
     fn changed_input(&mut self, _: &[Span]) -> Option<usize> {
         // The candidate's mapping of them is read-only.
         None

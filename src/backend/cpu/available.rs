@@ -1,7 +1,7 @@
 //! How much memory the machine has free.
 
 /// Bytes that can be had without swapping, as the system and its control groups say; `None` where they do not.
-pub(super) fn available_memory() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| meminfo(&text));
     let group = read("/sys/fs/cgroup/memory.max")

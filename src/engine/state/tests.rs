@@ -24,6 +24,7 @@ fn found(verdict: Verdict, latency_us: f64, vs_user: Option<f64>) -> Evaluation 
         timing: Some(timing),
         vs_user,
         against: None,
+        baselines: Vec::new(),
         examination: None,
         seed: 1,
         wall_s: 1.0,

@@ -117,6 +117,7 @@ impl ScriptedJudge {
             timing: None,
             vs_user: None,
             against: None,
+            baselines: Vec::new(),
             seed: task.seed,
             wall_s: 0.001,
             stage_s: BTreeMap::from([(Stage::Compile, 0.0005), (Stage::Sweep, 0.0005)]),

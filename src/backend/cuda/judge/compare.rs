@@ -173,6 +173,7 @@ impl Judged<'_> {
                 .map_or(0.0, |share| words[10] as f64 / misrounded_allowed(share, self.elements as f64)),
             sides: [words[11], words[12]],
             side_ratio: self.bounds.sides.ratio([words[11], words[12]], self.elements as f64),
+            ..ErrorStats::default()
         }
     }
 }

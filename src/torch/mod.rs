@@ -1,0 +1,21 @@
+//! Operations that are written in PyTorch: what is right, how exact a result must be, what there is to beat, and problem files.
+//!
+//! A [`Service`] is a process of the user's Python, started once and kept warm. [`Oracle`] has it evaluate an operation in double
+//! precision after a candidate ran, and the same eagerly in the candidate's types: PyTorch's own error is the bound ([`bound`]).
+//! [`Problem`] is a file with `Model` and `get_inputs` as an operation.
+
+mod bound;
+mod error;
+mod inputs;
+mod oracle;
+mod problem;
+mod process;
+mod service;
+mod wire;
+
+pub use bound::{Floors, Parts, row_length};
+pub use error::{Fault, TorchError};
+pub use oracle::Oracle;
+pub use problem::{Problem, bytes, name_of, refusal};
+pub use service::{PYTHON, Python, Service};
+pub use wire::{Argument, Described, Figures, Given, Hello, TensorForm};

@@ -1,0 +1,339 @@
+//! A problem file as an operation: what PyTorch says of it, in the words of `reference/<op>.toml`.
+
+use std::fmt::Write as _;
+
+use super::TorchError;
+use super::wire::{Argument, Described, Figures, Given, TensorForm};
+use crate::op::{OpSource, is_name};
+
+/// The longest name of an operation that a file gets.
+const LONGEST: usize = 48;
+
+/// Sums and means of values around zero come out as small numbers: a mean so many standard errors from zero is none.
+const CENTRED: f64 = 5.0;
+
+/// Values of a uniform distribution lie within 1.73 deviations of their mean; of a few thousand, close to that.
+const UNIFORM: f64 = 1.9;
+
+/// A problem, described.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    /// What PyTorch says of it.
+    pub described: Described,
+    /// The operation that it is, for any worker.
+    pub source: OpSource,
+}
+
+impl Problem {
+    /// The problem in a file of this name and text.
+    ///
+    /// # Errors
+    /// Why it is none that a kernel can be judged by.
+    pub fn new(file: &str, text: &str, described: Described) -> Result<Self, TorchError> {
+        let name = name_of(file);
+        let toml = operation(&name, file, &described).map_err(|why| TorchError::Target(format!("{file}: {why}")))?;
+        let source = OpSource { name, toml, header: String::new(), python: text.to_owned() };
+        source.operation().map_err(|error| TorchError::Target(format!("{file}: {error}")))?;
+        Ok(Self { described, source })
+    }
+}
+
+/// The name of a file's operation: the file's own as a name in C, `23_Softmax.py` as `p23_softmax`.
+#[must_use]
+pub fn name_of(file: &str) -> String {
+    let base = file.rsplit('/').next().unwrap_or(file);
+    let base = base.strip_suffix(".py").unwrap_or(base).to_ascii_lowercase();
+    let letters: String = base.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let mut name = String::new();
+    for part in letters.split('_').filter(|part| !part.is_empty()) {
+        if name.len() + part.len() < LONGEST {
+            name = if name.is_empty() { part.to_owned() } else { format!("{name}_{part}") };
+        }
+    }
+    if is_name(&name) { name } else { format!("p{name}") }
+}
+
+/// Bytes of everything that goes in and comes out, as floats of 32 bits where they are floating.
+#[must_use]
+pub fn bytes(described: &Described) -> u64 {
+    let size = |dtype: &str| match dtype {
+        "int64" | "float64" => 8,
+        "bool" | "uint8" | "int8" => 1,
+        "int16" | "float16" | "bfloat16" => 2,
+        _ => 4,
+    };
+    let count = |shape: &[usize]| shape.iter().map(|size| *size as u64).product::<u64>();
+    let given = described.outputs.iter().map(|it| count(&it.shape) * size(&it.dtype));
+    tensors(described).map(|it| count(&it.shape) * size(&it.dtype)).chain(given).sum()
+}
+
+fn tensors(described: &Described) -> impl Iterator<Item = &TensorForm> {
+    described.inputs.iter().filter_map(|input| match input {
+        Argument::Input(form) | Argument::State(form) => Some(form),
+        Argument::Scalar { .. } | Argument::Constant { .. } => None,
+    })
+}
+
+/// Why a problem is no target, as far as its form tells; `None` where it is one.
+#[must_use]
+pub fn refusal(described: &Described) -> Option<String> {
+    if !described.structure.is_empty() {
+        return Some(format!(
+            "get_inputs() gives its values a structure that a drawn tensor does not have ({})",
+            described.structure.join(", ")
+        ));
+    }
+    for TensorForm { name, shape, dtype, contiguous, .. } in tensors(described) {
+        if !matches!(dtype.as_str(), "float32" | "float16" | "bfloat16" | "int64") {
+            return Some(format!("`{name}` is a tensor of {dtype}; kernels take floating-point and 64-bit integers"));
+        }
+        if !contiguous {
+            return Some(format!("`{name}` is not contiguous"));
+        }
+        if shape.contains(&0) {
+            return Some(format!("`{name}` has no elements"));
+        }
+    }
+    if tensors(described).next().is_none() {
+        return Some("it has no tensor to start from".into());
+    }
+    let whole = described.outputs.iter().find(|it| !it.dtype.contains("float"));
+    whole.map(|Given { dtype, .. }| format!("its result is a tensor of {dtype}; outputs are floating-point"))
+}
+
+/// The operation's file.
+fn operation(name: &str, file: &str, described: &Described) -> Result<String, String> {
+    if let Some(why) = refusal(described) {
+        return Err(why);
+    }
+    let mut names = Names::default();
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "# Made of {file}, whose text is beside this file; shapes are the file's own.");
+    let _ = writeln!(text, "name = {}", quoted(name));
+    let _ = writeln!(text, "summary = {}", quoted(&format!("the problem of {file}, evaluated by PyTorch")));
+    let elements: u64 =
+        described.outputs.iter().map(|it| it.shape.iter().map(|size| *size as u64).product::<u64>()).sum();
+    let _ = writeln!(
+        text,
+        "oracle = \"torch\"\nsymbols = []\nflops = \"{}\"\nshrink = []\nprimary = 0\nsmoke = {{}}\nsweep = [{{}}]\nedges = []\nrandom = {{}}",
+        described.flops.max(elements).max(1)
+    );
+    for input in &described.inputs {
+        match input {
+            Argument::Scalar { name, value } => {
+                let others = [0.5 * value, value + 1.0, -value].map(|other| quoted(&float(other)));
+                let _ = writeln!(
+                    text,
+                    "\n[[scalars]]\nname = {}\nvalue = {}\nothers = [{}]",
+                    quoted(&names.take(name)),
+                    quoted(&float(*value)),
+                    others.join(", ")
+                );
+            }
+            Argument::Constant { name, text: value } => {
+                let _ =
+                    writeln!(text, "\n# `{name}` is always {}; kernels are not given it.", value.replace('\n', " "));
+            }
+            Argument::Input(form) | Argument::State(form) => {
+                let state = matches!(input, Argument::State(_));
+                let (dtype, draw) = drawn(form, state)?;
+                let _ = writeln!(
+                    text,
+                    "\n[[tensors]]\nname = {}\nrole = \"input\"\nshape = {}\ndtype = \"{dtype}\"",
+                    quoted(&names.take(&form.name)),
+                    sizes(&form.shape)
+                );
+                if state {
+                    let _ = writeln!(text, "weight = true");
+                }
+                let _ = writeln!(text, "draw = {draw}");
+            }
+        }
+    }
+    for (index, Given { shape, .. }) in described.outputs.iter().enumerate() {
+        let own = if described.outputs.len() == 1 { "out".to_owned() } else { format!("out{index}") };
+        let _ = writeln!(
+            text,
+            "\n[[tensors]]\nname = {}\nrole = \"output\"\nshape = {}\ndtype = \"T\"",
+            quoted(&names.take(&own)),
+            sizes(shape)
+        );
+    }
+    Ok(text)
+}
+
+/// Names in C, none twice.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn take(&mut self, wanted: &str) -> String {
+        let plain: String = wanted.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let plain = if is_name(&plain) { plain } else { format!("a_{plain}") };
+        let mut name = plain.clone();
+        for number in 2.. {
+            if !self.0.contains(&name) {
+                break;
+            }
+            name = format!("{plain}_{number}");
+        }
+        self.0.push(name.clone());
+        name
+    }
+}
+
+/// The type of an input, and how it is drawn: as the file draws it, as far as its figures say.
+fn drawn(form: &TensorForm, state: bool) -> Result<(&'static str, String), String> {
+    let name = &form.name;
+    let Figures { min, max, mean, deviation, zeros, whole, count } =
+        form.figures.ok_or_else(|| format!("the values of `{name}` were not drawn"))?;
+    if ![min, max, mean, deviation].iter().all(|value| value.is_finite()) {
+        return Err(format!("`{name}` is not finite"));
+    }
+    if form.dtype == "int64" {
+        let (low, many) = (min, max - min + 1.0);
+        return Ok(("i64", format!("{{ dist = \"index\", scale = \"{many}\", shift = \"{low}\" }}")));
+    }
+    let uniform = |low: f64, wide: f64| {
+        format!("{{ dist = \"uniform\", scale = {}, shift = {} }}", quoted(&float(wide)), quoted(&float(low)))
+    };
+    let normal = |scale: f64, middle: f64| {
+        format!("{{ dist = \"normal\", scale = {}, shift = {} }}", quoted(&float(scale)), quoted(&float(middle)))
+    };
+    let draw = if min == max {
+        // What a layer starts with (ones, zeros) is no value that a kernel may rely on; what is positive stays so.
+        if min == 0.0 { normal(0.25, 0.0) } else { uniform(0.5 * min, min) }
+    } else if whole && count > 16 {
+        return Err(format!("`{name}` holds whole numbers in a floating type, which a draw would lose"));
+    } else if !state && count > 64 && zeros > 0.02 {
+        return Err(format!("{:.0} % of `{name}` are zeros, which a draw would lose", 100.0 * zeros));
+    } else if max <= mean + UNIFORM * deviation && min >= mean - UNIFORM * deviation || min >= 0.0 {
+        let (low, wide) = tidy(min, max);
+        uniform(low, wide)
+    } else {
+        let centred = mean.abs() < CENTRED * deviation / (count.max(1) as f64).sqrt();
+        normal(rounded(deviation), if centred { 0.0 } else { rounded(mean) })
+    };
+    Ok(("T", draw))
+}
+
+/// The bounds of a uniform distribution of which these are the smallest and the largest value drawn.
+fn tidy(min: f64, max: f64) -> (f64, f64) {
+    let near = |value: f64, whole: f64| (value - whole).abs() < 0.02 * (max - min);
+    let low = if near(min, min.round()) { min.round() } else { rounded(min) };
+    let high = if near(max, max.round()) { max.round() } else { rounded(max) };
+    if high > low { (low, high - low) } else { (min, max - min) }
+}
+
+/// Two digits: what was drawn once says no more of a distribution.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.1e}").parse().unwrap_or(value)
+}
+
+/// A number as expressions have it: without an exponent.
+fn float(value: f64) -> String {
+    value.to_string()
+}
+
+fn sizes(shape: &[usize]) -> String {
+    let sizes: Vec<String> = shape.iter().map(|size| quoted(&size.to_string())).collect();
+    // A single number is a tensor of one element.
+    if sizes.is_empty() { "[\"1\"]".to_owned() } else { format!("[{}]", sizes.join(", ")) }
+}
+
+/// A string of TOML.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::op::Shape;
+
+    fn figures(min: f64, max: f64, mean: f64, deviation: f64) -> Option<Figures> {
+        Some(Figures { min, max, mean, deviation, zeros: 0.0, whole: min == max, count: 4096 })
+    }
+
+    fn form(name: &str, shape: &[usize], dtype: &str, figures: Option<Figures>) -> TensorForm {
+        TensorForm { name: name.into(), shape: shape.into(), dtype: dtype.into(), contiguous: true, figures }
+    }
+
+    fn described() -> Described {
+        Described {
+            inputs: vec![
+                Argument::Input(form("x", &[16, 64], "float32", figures(-3.2, 3.1, 0.001, 0.998))),
+                Argument::Scalar { name: "s".into(), value: 2.5 },
+                Argument::Constant { name: "mode".into(), text: "'mean'".into() },
+                Argument::Input(form("index", &[16], "int64", figures(0.0, 9.0, 4.0, 2.0))),
+                Argument::State(form("bn.weight", &[64], "float32", figures(1.0, 1.0, 1.0, 0.0))),
+                Argument::State(form("x", &[64], "float32", figures(-0.12, 0.12, 0.0, 0.07))),
+            ],
+            outputs: vec![Given { shape: vec![], dtype: "float32".into() }],
+            flops: 0,
+            structure: vec![],
+        }
+    }
+
+    #[test]
+    fn a_problem_is_an_operation_with_the_files_own_shapes() {
+        let problem = Problem::new("7_Scaled.py", "text", described()).unwrap();
+        let op = problem.source.operation().unwrap();
+        assert_eq!(
+            op.c_function(),
+            "void p7_scaled(const T *x, const int64_t *index, const T *bn_weight, const T *x_2, T *out, float s);"
+        );
+        let shape = op.complete(&Shape::default()).unwrap();
+        assert_eq!(op.all_elements(&shape).unwrap(), 16 * 64 + 16 + 64 + 64 + 1);
+        assert!(op.tensors[2].weight && !op.tensors[0].weight && !op.adversarial.is_empty());
+        assert!(
+            problem.source.toml.contains(r#"draw = { dist = "normal", scale = "1", shift = "0" }"#),
+            "{}",
+            problem.source.toml
+        );
+        assert!(problem.source.toml.contains(r#"{ dist = "uniform", scale = "0.5", shift = "0.5" }"#));
+    }
+
+    #[test]
+    fn what_cannot_be_a_target_is_refused_with_the_reason() {
+        let refused = |change: &dyn Fn(&mut Described)| {
+            let mut it = described();
+            change(&mut it);
+            Problem::new("a.py", "", it).unwrap_err().to_string()
+        };
+        let first = |it: &mut Described, change: &dyn Fn(&mut TensorForm)| match &mut it.inputs[0] {
+            Argument::Input(form) => change(form),
+            _ => unreachable!(),
+        };
+        assert!(refused(&|it| first(it, &|form| form.dtype = "bool".into())).contains("bool"));
+        assert!(refused(&|it| first(it, &|form| form.contiguous = false)).contains("contiguous"));
+        assert!(refused(&|it| it.structure = vec!["triu".into()]).contains("triu"));
+        assert!(refused(&|it| it.outputs[0].dtype = "int64".into()).contains("int64"));
+        let zeros = Figures { zeros: 0.5, ..figures(-3.0, 3.0, 0.0, 1.0).unwrap() };
+        assert!(refused(&|it| first(it, &|form| form.figures = Some(zeros))).contains("50 %"));
+    }
+
+    #[test]
+    fn a_file_gives_its_operation_a_name_in_c() {
+        for (file, name) in [
+            ("23_Softmax.py", "p23_softmax"),
+            ("a/b/my-op.py", "my_op"),
+            ("26_GELU_.py", "p26_gelu"),
+            ("int.py", "pint"),
+            ("57_conv_transposed_2D__square_input__square_kernel.py", "p57_conv_transposed_2d_square_input_square"),
+        ] {
+            assert_eq!(name_of(file), name);
+            assert!(is_name(&name_of(file)));
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_figures() {
+        let draw = |figures: Option<Figures>| drawn(&form("x", &[64], "float32", figures), false).unwrap().1;
+        assert_eq!(draw(figures(0.0002, 0.9997, 0.5, 0.288)), r#"{ dist = "uniform", scale = "1", shift = "0" }"#);
+        assert_eq!(draw(figures(-0.99, 0.995, 0.0, 0.577)), r#"{ dist = "uniform", scale = "2", shift = "-1" }"#);
+        assert_eq!(draw(figures(-13.0, 21.0, 5.0, 4.02)), r#"{ dist = "normal", scale = "4", shift = "5" }"#);
+    }
+}

@@ -1,0 +1,185 @@
+//! PyTorch as something that answers: started when it is first needed, started again where it has died.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::TorchError;
+use super::process::{Process, Silence};
+use super::wire::{Ask, Described, Hello, Setup};
+use crate::backend::cpu::available_memory;
+
+/// What names the Python whose PyTorch is asked.
+pub const PYTHON: &str = "WARPSMITH_PYTHON";
+
+/// How long it may take to answer, unless this many seconds are allowed.
+const SECONDS: &str = "WARPSMITH_TORCH_SECONDS";
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Where a machine does not say how much memory it has.
+const MEMORY: u64 = 8 << 30;
+
+/// A Python interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Python {
+    program: PathBuf,
+    limit: Duration,
+}
+
+impl Python {
+    /// The one that is named, else that of `$WARPSMITH_PYTHON`, else the active environment's `python3`.
+    #[must_use]
+    pub fn chosen(named: Option<&Path>) -> Self {
+        let of_environment = || std::env::var_os(PYTHON).filter(|text| !text.is_empty()).map(PathBuf::from);
+        let program = named.map(Path::to_owned).or_else(of_environment).unwrap_or_else(|| "python3".into());
+        let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
+        Self { program, limit: seconds.map_or(LIMIT, Duration::from_secs) }
+    }
+}
+
+impl Python {
+    /// The same, with so much time for an answer.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+}
+
+impl Default for Python {
+    fn default() -> Self {
+        Self::chosen(None)
+    }
+}
+
+/// A process with PyTorch, or the means to have one.
+#[derive(Debug)]
+pub struct Service {
+    python: Python,
+    process: Mutex<Option<Process>>,
+}
+
+/// User code that is asked about again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// Of its text.
+    pub id: String,
+    /// Its file's name, for sentences.
+    pub file: String,
+    pub source: String,
+}
+
+impl Unit {
+    pub(super) fn new(file: String, source: &str) -> Self {
+        let id = blake3::hash(format!("{file}\n{source}").as_bytes()).to_hex().to_string();
+        Self { id, file, source: source.to_owned() }
+    }
+}
+
+impl Service {
+    /// Nothing is started yet.
+    #[must_use]
+    pub const fn new(python: Python) -> Self {
+        Self { python, process: Mutex::new(None) }
+    }
+
+    /// Starts it, where it is not, and does not wait until it is ready: what fails is told when it is asked.
+    pub fn warm(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.is_none() {
+            *process = self.start().ok();
+        }
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// No Python, or none with PyTorch.
+    pub fn hello(&self) -> Result<Hello, TorchError> {
+        let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let hello = self.ready(&mut slot).and_then(|process| process.hello(&self.python.program));
+        if hello.is_err() {
+            *slot = None;
+        }
+        hello
+    }
+
+    /// Looks at a problem file: its text, and its name for sentences. With `values` what it draws is drawn.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or with the machine.
+    pub fn describe(&self, file: &str, source: &str, values: bool) -> Result<Described, TorchError> {
+        self.ask(None, &Ask::Describe { file, source, values }, &[])
+    }
+
+    /// Asks, where `unit` is what the question is about.
+    pub(super) fn ask<T: DeserializeOwned>(
+        &self,
+        unit: Option<&Unit>,
+        ask: &Ask<'_>,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<T, TorchError> {
+        let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = self.ready(&mut slot).and_then(|process| {
+            process.hello(&self.python.program)?;
+            if let Some(Unit { id, file, source }) = unit
+                && !process.loaded.contains(id)
+            {
+                let load = Ask::Load { id, file, source };
+                let _: serde_json::Value = self.put(process, &load, &[])?;
+                process.loaded.push(id.clone());
+            }
+            self.put(process, ask, files)
+        });
+        // What refuses lives on; what is silent is ended.
+        if let Err(
+            TorchError::Start { .. }
+            | TorchError::NoTorch(_)
+            | TorchError::Time { .. }
+            | TorchError::Died { .. }
+            | TorchError::Talk(_),
+        ) = &result
+        {
+            *slot = None;
+        }
+        result
+    }
+
+    fn put<T: DeserializeOwned>(
+        &self,
+        process: &mut Process,
+        ask: &Ask<'_>,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<T, TorchError> {
+        let text = serde_json::to_string(ask).map_err(|error| TorchError::Talk(error.to_string()))?;
+        let (file, doing) = (ask.file().to_owned(), ask.doing());
+        let reply = process.send(&text, files).and_then(|()| process.receive(self.python.limit));
+        let reply = reply.map_err(|silence| match silence {
+            Silence::Time => TorchError::Time { file, doing, seconds: self.python.limit.as_secs() },
+            Silence::Died(how) => TorchError::Died { file, doing, how },
+            Silence::Talk(what) => TorchError::Talk(what),
+        })?;
+        match reply.error {
+            Some(refusal) if refusal.kind == "random" || refusal.kind == "dtype" => {
+                Err(TorchError::Target(refusal.what))
+            }
+            Some(refusal) => Err(TorchError::Code(refusal.what)),
+            None => serde_json::from_value(reply.rest).map_err(|error| TorchError::Talk(error.to_string())),
+        }
+    }
+
+    fn ready<'a>(&self, slot: &'a mut Option<Process>) -> Result<&'a mut Process, TorchError> {
+        match slot {
+            Some(process) => Ok(process),
+            None => Ok(slot.insert(self.start()?)),
+        }
+    }
+
+    fn start(&self) -> Result<Process, TorchError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory = available_memory().unwrap_or(MEMORY) / 4 * 3;
+        Process::start(&self.python.program, &Setup { parent: std::process::id(), threads, memory })
+    }
+}

@@ -1,0 +1,155 @@
+//! Shipped operations written in PyTorch: what their headers refuse is refused by PyTorch's own error too, and what is honest is
+//! accepted. They are given no hostile inputs: those that come by themselves must do.
+
+use std::sync::OnceLock;
+
+use warpsmith::evaluation::{Evaluation, Verdict};
+use warpsmith::harness::EvaluationTask;
+use warpsmith::op::OpSource;
+use warpsmith::torch::{PYTHON, Python, Service};
+use warpsmith::worker::protocol::Ask;
+
+use crate::bench::{Edits, answer, correct, edit, few, task};
+use crate::{honest, wrong};
+
+/// The same functions in PyTorch, by the operations' names.
+const TWINS: [(&str, &str); 5] = [
+    ("softmax", "import torch\ndef reference(x):\n    return torch.softmax(x, -1)\n"),
+    (
+        "rmsnorm",
+        "import torch\ndef reference(x, weight, *, eps):\n    return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)\n",
+    ),
+    (
+        "layernorm",
+        "import torch\ndef reference(x, weight, bias, *, eps):\n    return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias, eps)\n",
+    ),
+    (
+        "matmul",
+        "def reference(a, b, bias, *, trans_b):\n    c = a @ (b.mT if trans_b else b)\n    return c if bias is None else c + bias\n",
+    ),
+    ("reduce", "def reference(x):\n    return x.sum(-1)\n"),
+];
+
+/// What a header refuses and PyTorch's own error does not, with the reason; nothing that is wrong stands here.
+const DISAGREEMENTS: &[&str] = &[];
+
+/// More that is wrong: what a bound by PyTorch's own error could let pass where its floors were too wide.
+const MORE: &[(&str, &str, Edits)] = &[
+    (
+        "two parts of bfloat16 for single precision",
+        "matmul",
+        &[
+            (
+                "\nvoid matmul",
+                "\nstatic inline float high(float v) { uint32_t b; memcpy(&b, &v, 4); b = (b + 0x7fff + ((b >> 16) & 1)) & 0xffff0000u; memcpy(&v, &b, 4); return v; }\n\
+                 static inline float two(float x, float y) { const float p = high(x), q = high(x - p), r = high(y), s = high(y - r); return isfinite(x * y) ? p * r + (p * s + q * r) : x * y; }\n\
+                 void matmul",
+            ),
+            ("ws_load(row[k]) * ws_load(column[k * step])", "two(ws_load(row[k]), ws_load(column[k * step]))"),
+        ],
+    ),
+    ("one column of a row left out", "reduce", &[("j < cols; j++) sum +=", "j < cols - (cols > 200); j++) sum +=")]),
+    (
+        "one product of a row left out",
+        "matmul",
+        &[("for (int64_t k = 0; k < K; k++)", "for (int64_t k = 0; k < K - (K > 100); k++)")],
+    ),
+];
+
+/// Whether there is a PyTorch to ask; where there is none it is said once.
+fn torch() -> bool {
+    static THERE: OnceLock<bool> = OnceLock::new();
+    *THERE.get_or_init(|| {
+        let why = match std::env::var_os(PYTHON) {
+            None => Some(format!("${PYTHON} names no Python")),
+            Some(_) => Service::new(Python::default()).hello().err().map(|error| error.to_string()),
+        };
+        if let Some(why) = &why {
+            println!("skipped, as nothing can be asked of PyTorch: {why}");
+        }
+        why.is_none()
+    })
+}
+
+/// The shipped operation, made small, with PyTorch for an oracle.
+fn twin(op: &str) -> OpSource {
+    let source = crate::bench::source(op);
+    let mut file: toml::Table = source.toml.parse().unwrap();
+    for key in ["passes", "tolerance", "adversarial"] {
+        file.remove(key);
+    }
+    file.insert("oracle".into(), "torch".into());
+    let python = TWINS.iter().find(|(name, _)| *name == op).unwrap().1.to_owned();
+    OpSource { name: op.to_owned(), toml: toml::to_string(&file).unwrap(), header: String::new(), python }
+}
+
+fn evaluate(op: &str, candidate: &str) -> Evaluation {
+    let task = EvaluationTask { op: twin(op), ..task(op, candidate, honest::small(op)) };
+    answer(Ask::Evaluate(Box::new(task)))
+}
+
+fn has_twin(op: &str) -> bool {
+    TWINS.iter().any(|(name, _)| *name == op)
+}
+
+fn told(name: &str, verdict: &Verdict) -> String {
+    let why: String = verdict.why().chars().take(230).collect();
+    format!("{name:<55} {:<8} {:<12} {why}", verdict.status(), verdict.stage().name())
+}
+
+/// Judges kernels that are wrong; those that are not refused.
+fn refused<'a>(rows: impl Iterator<Item = (&'a str, &'a str, Edits)>) -> Vec<String> {
+    let mut accepted = Vec::new();
+    for (name, op, edits) in rows.filter(|(_, op, _)| has_twin(op)) {
+        let verdict = evaluate(op, &edit(honest::small(op), edits)).verdict;
+        println!("{}", told(name, &verdict));
+        if correct(&verdict) && !DISAGREEMENTS.contains(&name) {
+            accepted.push(told(name, &verdict));
+        }
+    }
+    accepted
+}
+
+fn wrong_rows() -> impl Iterator<Item = (&'static str, &'static str, Edits)> {
+    wrong::ROWS.iter().map(|row| (row.name, row.op, row.edits)).chain(MORE.iter().copied())
+}
+
+/// Judges kernels that are honest; those that are refused.
+fn accepted<'a>(rows: impl Iterator<Item = (&'a str, &'a str, Edits)>) -> Vec<String> {
+    let mut refused = Vec::new();
+    for (name, op, edits) in rows.filter(|(_, op, _)| has_twin(op)) {
+        let verdict = evaluate(op, &edit(honest::small(op), edits)).verdict;
+        println!("{}", told(&format!("{op}: {name}"), &verdict));
+        if !correct(&verdict) {
+            refused.push(told(name, &verdict));
+        }
+    }
+    refused
+}
+
+#[test]
+fn pytorch_accepts_an_honest_kernel_and_refuses_some_wrong_ones() {
+    if !torch() {
+        return;
+    }
+    assert_eq!(accepted([("plain", "softmax", &[] as Edits)].into_iter()), Vec::<String>::new());
+    let rows: Vec<_> = wrong_rows().filter(|(_, op, _)| *op == "softmax" || *op == "rmsnorm").collect();
+    assert_eq!(refused(few(&rows).copied()), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn pytorch_refuses_what_headers_refuse() {
+    if torch() {
+        assert_eq!(refused(wrong_rows()), Vec::<String>::new());
+    }
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn pytorch_accepts_what_is_honest() {
+    if torch() {
+        let plain = TWINS.iter().map(|(op, _)| ("plain", *op, &[] as Edits));
+        assert_eq!(accepted(plain.chain(honest::UNUSUAL.iter().copied())), Vec::<String>::new());
+    }
+}
