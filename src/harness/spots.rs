@@ -1,7 +1,23 @@
 //! A few places of an output, looked at before and after a launch: what still holds its poison was not written.
 
 use crate::backend::{Arena, CaseMemory, Gather};
+use crate::op::Operation;
 use crate::rng::Stream;
+
+use super::timing::SAMPLE_LEEWAY;
+
+/// Elements that cost more than is affordable every time are looked at in one sample of 2^6 at the least.
+pub(super) const RAREST: u32 = 6;
+
+/// What a look may cost in a sample of which there is one in 2^`rarely`, where any may cost `limit`, and how many times its bound an error
+/// may be then. An oracle that knows whole outputs only is asked however dear that is in the rarest, and has all that its bounds need.
+pub(super) fn looking(op: &Operation, limit: u64, rarely: u32) -> (u64, f64) {
+    match op.knows_only_wholes() {
+        true if rarely == RAREST => (u64::MAX, 1.0),
+        true => (limit << rarely, 1.0),
+        false => (limit << rarely, SAMPLE_LEEWAY),
+    }
+}
 
 /// Places in each output.
 const PLACES: u64 = 16;

@@ -15,7 +15,7 @@ use super::build::Build;
 use super::check::{compare_with_oracle, damage, describe};
 use super::pair::{Pair, Runner};
 use super::session::{Block, Round, Side, order};
-use super::spots::Spots;
+use super::spots::{RAREST, Spots, looking};
 use super::task::JudgeError;
 use super::timed_shape::{TimedShape, both_scratch, timed_case};
 use super::turns::Turns;
@@ -36,9 +36,6 @@ const UNMEASURED: usize = 3;
 
 /// Launches of each of the candidate's samples of which some elements are compared with the oracle.
 const LOOKED_AT: u64 = 2;
-
-/// Elements that cost more than is affordable every time are looked at in one sample of 2^6 at the least.
-const RAREST: u32 = 6;
 
 /// How many times its bound an error may be there: the rms that a bound may have is taken from the few elements alone.
 pub(super) const SAMPLE_LEEWAY: f64 = 2.0;
@@ -383,11 +380,7 @@ impl<B: Backend> Rig<B> {
         self.looks += 1;
         // What is too dear to be looked at every time is looked at as much more rarely, and nobody can foresee when.
         let rarely = stream.bits(self.looks << 8 | 0xff).trailing_zeros().min(RAREST);
-        let limit = bench.backend.case_limits().sample_macs << rarely;
-        // Where the oracle knows whole outputs only, these are compared then, however dear they are.
-        let whole = op.knows_only_wholes();
-        let most = if whole && rarely == RAREST { u64::MAX } else { limit };
-        let leeway = if whole { 1.0 } else { SAMPLE_LEEWAY };
+        let (most, leeway) = looking(op, bench.backend.case_limits().sample_macs, rarely);
         let looked_at = if Defence::Samples.stands() { LOOKED_AT.min(batch as u64) } else { 0 };
         for turn in 0..looked_at {
             let copy = used[stream.below(self.looks << 8 | turn, batch as u64) as usize];

@@ -88,10 +88,12 @@ impl Floors {
 /// What PyTorch's error may be, in units, where nothing but roundings of a few terms is in it.
 const ONE_ROUNDING: f64 = 1.25;
 
-/// The share of its error from which a kernel is refused that computes single precision in two parts of bfloat16.
+/// The share of its error from which a kernel is refused that computes single precision in two parts of bfloat16: over the tensor, and of
+/// the worst row and element, which depend on chance.
 const SPLIT: f64 = 0.5;
+const SPLIT_WORST: f64 = 0.75;
 
-/// The limits of an output in single precision of which only a few terms of each sum are not zero: the usual ones, or half of
+/// The limits of an output in single precision of which only a few terms of each sum are not zero: the usual ones, or a part of
 /// what inputs in two parts of bfloat16 make of it (`split`) where that is less, so that those are refused. Never less than
 /// [`Floors::least`]: where such inputs do not show, nothing is wrong with a plain kernel. Where PyTorch itself loses more than a
 /// rounding there are sums of other terms too (a mean that is subtracted), and the usual limits hold.
@@ -101,11 +103,11 @@ pub fn few_terms(eager: Parts, split: Parts, usual: Parts) -> Parts {
         return usual;
     }
     let least = Floors::least().limits(eager);
-    let between = |usual: f64, least: f64, split: f64| least.max(usual.min(SPLIT * split));
+    let between = |usual: f64, least: f64, split: f64| least.max(usual.min(split));
     Parts {
-        tensor: between(usual.tensor, least.tensor, split.tensor),
-        row: between(usual.row, least.row, split.row),
-        element: between(usual.element, least.element, split.element),
+        tensor: between(usual.tensor, least.tensor, SPLIT * split.tensor),
+        row: between(usual.row, least.row, SPLIT_WORST * split.row),
+        element: between(usual.element, least.element, SPLIT_WORST * split.element),
         bias: usual.bias,
     }
 }
@@ -364,7 +366,7 @@ mod tests {
         let (eager, split) = (parts(0.6, 1.0, 2.0, 0.1), parts(30.0, 40.0, 60.0, 1.0));
         let usual = Floors::of(Dtype::F32, 64, 4096).limits(eager);
         let limits = few_terms(eager, split, usual);
-        assert!(usual.tensor > split.tensor && limits.tensor < split.tensor / 2.0, "{limits:?}");
+        assert!(usual.tensor > split.tensor && limits.tensor <= split.tensor / 2.0, "{limits:?}");
         // Sums of other terms, and inputs whose bits do not show, are held to the usual.
         assert_eq!(few_terms(Parts { tensor: 3.0, ..eager }, split, usual), usual);
         assert_eq!(few_terms(eager, Parts::default(), usual).tensor, Floors::least().limits(eager).tensor);

@@ -4,7 +4,7 @@
 DRAWN = {
     "rand", "randn", "rand_like", "randn_like", "randint", "ones", "zeros", "full", "empty", "uniform_", "normal_", "random_",
     "ones_like", "zeros_like", "empty_like", "fill_", "zero_", "_to_copy", "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze",
-    "detach", "clone", "scalar_tensor", "lift_fresh", "device",
+    "detach", "clone", "scalar_tensor", "lift_fresh", "device", "t", "transpose", "permute",
 }
 SCALED = {"add", "sub", "mul", "div", "neg", "rsub", "add_", "mul_", "sub_", "div_"}
 

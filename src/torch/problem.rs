@@ -293,7 +293,7 @@ mod tests {
             "{}",
             problem.source.toml
         );
-        assert!(problem.source.toml.contains(r#"{ dist = "uniform", scale = "0.5", shift = "0.5" }"#));
+        assert!(problem.source.toml.contains(r#"{ dist = "uniform", scale = "1", shift = "0.5" }"#));
     }
 
     #[test]
@@ -322,7 +322,10 @@ mod tests {
             ("a/b/my-op.py", "my_op"),
             ("26_GELU_.py", "p26_gelu"),
             ("int.py", "pint"),
-            ("57_conv_transposed_2D__square_input__square_kernel.py", "p57_conv_transposed_2d_square_input_square"),
+            (
+                "57_conv_transposed_2D__square_input__square_kernel.py",
+                "p57_conv_transposed_2d_square_input_square_kernel",
+            ),
         ] {
             assert_eq!(name_of(file), name);
             assert!(is_name(&name_of(file)));

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::TorchError;
 use super::wire::{Hello, Reply, Setup};
@@ -205,7 +206,11 @@ fn not_ready(silence: Silence) -> String {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; either way it is gone afterwards.
+        // With whatever it has started, such as the compilers of torch.compile. Where it has ended already its number may be another's.
+        let lives = matches!(self.child.try_wait(), Ok(None));
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).filter(|_| lives) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -30,8 +30,10 @@ const TWINS: [(&str, &str); 5] = [
     ("reduce", "def reference(x):\n    return x.sum(-1)\n"),
 ];
 
-/// What a header refuses and PyTorch's own error does not, with the reason; nothing that is wrong stands here.
-const DISAGREEMENTS: &[&str] = &[];
+/// Honest kernels that PyTorch's bound refuses and the header's does not, by operation, and the input on which it does. Two passes with
+/// one accumulator in single precision: where nearly all of 1000 terms of the variance are the same number, each addition is rounded
+/// the same way, and 105 units are lost; PyTorch loses one. With several accumulators, or one in double precision, nothing is.
+const STRICTER: &[(&str, &str)] = &[("layernorm", "few_terms in x")];
 
 /// More that is wrong: what a bound by PyTorch's own error could let pass where its floors were too wide.
 const MORE: &[(&str, &str, Edits)] = &[
@@ -103,7 +105,7 @@ fn refused<'a>(rows: impl Iterator<Item = (&'a str, &'a str, Edits)>) -> Vec<Str
     for (name, op, edits) in rows.filter(|(_, op, _)| has_twin(op)) {
         let verdict = evaluate(op, &edit(honest::small(op), edits)).verdict;
         println!("{}", told(name, &verdict));
-        if correct(&verdict) && !DISAGREEMENTS.contains(&name) {
+        if correct(&verdict) {
             accepted.push(told(name, &verdict));
         }
     }
@@ -120,7 +122,8 @@ fn accepted<'a>(rows: impl Iterator<Item = (&'a str, &'a str, Edits)>) -> Vec<St
     for (name, op, edits) in rows.filter(|(_, op, _)| has_twin(op)) {
         let verdict = evaluate(op, &edit(honest::small(op), edits)).verdict;
         println!("{}", told(&format!("{op}: {name}"), &verdict));
-        if !correct(&verdict) {
+        let known = STRICTER.iter().any(|(of, input)| *of == op && verdict.why().contains(input));
+        if !(correct(&verdict) || known) {
             refused.push(told(name, &verdict));
         }
     }
@@ -128,11 +131,10 @@ fn accepted<'a>(rows: impl Iterator<Item = (&'a str, &'a str, Edits)>) -> Vec<St
 }
 
 #[test]
-fn pytorch_accepts_an_honest_kernel_and_refuses_some_wrong_ones() {
+fn pytorch_refuses_some_wrong_kernels() {
     if !torch() {
         return;
     }
-    assert_eq!(accepted([("plain", "softmax", &[] as Edits)].into_iter()), Vec::<String>::new());
     let rows: Vec<_> = wrong_rows().filter(|(_, op, _)| *op == "softmax" || *op == "rmsnorm").collect();
     assert_eq!(refused(few(&rows).copied()), Vec::<String>::new());
 }

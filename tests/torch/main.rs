@@ -169,9 +169,19 @@ fn a_problem_file_goes_from_an_empty_kernel_to_a_right_one() {
     let said = text(&judged.stdout);
     assert!(judged.status.success() && said.starts_with("p1_scaled_relu: correct\n"), "{judged:?}");
     assert!(said.contains("eager f32: ") && said.contains("not in pairs with the kernel"), "{said}");
-    std::fs::write(&kernel, right.replace("(v > 0 || v != v ? v : 0)", "fmaxf(v, 0)")).unwrap();
-    let judged = warpsmith(root, &bench);
-    assert!(judged.status.code() == Some(1) && text(&judged.stdout).contains("input not_finite"), "{judged:?}");
+    std::fs::create_dir(root.join("level1")).unwrap();
+    std::fs::write(root.join("level1/1_Relu.py"), PROBLEM).unwrap();
+    std::fs::write(root.join("level1/2_Large.py"), PROBLEM.replace("48, 512", "1 << 40, 512")).unwrap();
+    std::fs::write(root.join("level1/10_Worst.py"), PROBLEM.replace(" * scale", ".argmax(1)")).unwrap();
+    let listed = text(&warpsmith(root, &["kernelbench", "--root", ".", "list"]).stdout);
+    let lines: Vec<&str> = listed.lines().collect();
+    assert_eq!(lines.len(), 7, "{listed}");
+    for (line, part) in
+        [(0, "1 1_Relu"), (1, "a target"), (2, "2_Large"), (3, "takes about"), (4, "10_Worst"), (5, "int64")]
+    {
+        assert!(lines[line].contains(part), "{listed}");
+    }
+    assert_eq!(lines[6], "3 problems, 1 of them targets here");
     let other = warpsmith(root, &["run", "1_Scaled_Relu.py"]);
     assert!(
         other.status.code() == Some(2) && text(&other.stderr).contains("--kernel FILE where to start"),
