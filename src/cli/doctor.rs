@@ -9,6 +9,7 @@ use super::session;
 use crate::backend::cpu::Compiler;
 use crate::backend::cuda::{self, Search, Toolkit, driver_version};
 use crate::device::{DeviceCard, Nameplate, Opening, nameplate};
+use crate::torch::Python;
 use crate::workspace::{Settings, Workspace, cache_dir};
 
 /// Check this machine: device and ceilings, compiler, protections, git; each with what to do where it is missing.
@@ -48,6 +49,12 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     if cuda::installed().is_ok() {
         super::say(&examined("compute-sanitizer", cuda::sanitizer().err()));
     }
+    super::say(&match Python::chosen(args.worker.python.python.as_deref()).versions() {
+        Ok(versions) => format!("pytorch      {versions}"),
+        Err(why) => format!(
+            "pytorch      MISSING ({why}); operations written in PyTorch need one: --python, or $WARPSMITH_PYTHON"
+        ),
+    });
     let (major, minor, patch) = git2::Version::get().libgit2_version();
     super::say(&format!("git          libgit2 {major}.{minor}.{patch}, built in"));
     for protection in crate::sandbox::protections() {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::engine::{Doing, RunState, WORKERS_FILE, WorkerStatus};
+use crate::evaluation::sol_score;
 use crate::history::Archive;
 use crate::workspace::{PRIVATE_FOLDER, Workspace};
 
@@ -31,7 +32,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let (archive, run) = open(&dir, args.run)?;
     let state = archive.state(&run)?;
     if args.json {
-        super::say(&serde_json::to_string_pretty(&state)?);
+        super::say(&serde_json::to_string_pretty(&with_scores(state))?);
         return Ok(ExitCode::SUCCESS);
     }
     let state: RunState = serde_json::from_value(state).with_context(|| format!("run {run}"))?;
@@ -46,6 +47,16 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         });
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The state, each target with its SOL score where it has been timed.
+fn with_scores(mut state: serde_json::Value) -> serde_json::Value {
+    for target in state["targets"].as_array_mut().into_iter().flatten() {
+        let number = |name: &str| target["progress"][name].as_f64();
+        let score = number("vs_user").zip(number("roofline_pct")).and_then(|(ratio, pct)| sol_score(ratio, pct));
+        target["sol_score"] = score.into();
+    }
+    state
 }
 
 /// A line for each worker, where a run has several: what it does, and how busy it is.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::evaluation::{COULD_NOT_LOOK, Evaluation, Examination, ShapeTiming, Stage, Timing, Verdict};
+use crate::evaluation::{COULD_NOT_LOOK, Evaluation, Examination, ShapeTiming, Stage, Timing, Verdict, sol_score};
 
 /// So many lines of a compiler are shown: one or two for each kernel of a file.
 const MOST_REMARKS: usize = 12;
@@ -60,6 +60,10 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
         text.push_str(&shapes(evaluation, timing));
         let noisy = if timing.is_noisy() { NOISY } else { "" };
         let _ = writeln!(text, "  margin here {:.1} %, {} blocks{noisy}", timing.margin_pct(), timing.blocks);
+        if let Some(score) = evaluation.vs_user.and_then(|ratio| sol_score(ratio, timing.roofline_pct)) {
+            let _ =
+                writeln!(text, "  SOL score {score:.2} (0.5: as fast as what there is to beat; 1: at the roofline)");
+        }
     }
     text.push_str(&beside_pytorch(evaluation));
     if let Some(examination) = &evaluation.examination {

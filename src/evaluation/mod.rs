@@ -389,6 +389,17 @@ pub struct Timing {
     pub condition: Option<String>,
 }
 
+/// How far a kernel has come from what there is to beat (0.5 where it is as fast) to its roofline (1): the SOL score of SOL-ExecBench,
+/// 1 / (1 + (t - t_sol) / (t_base - t_sol)), with times as parts of the kernel's own: `vs_user` is t_base / t, `roofline_pct` 100 t_sol / t.
+///
+/// None where there is nothing between the two, or a figure is not finite.
+#[must_use]
+pub fn sol_score(vs_user: f64, roofline_pct: f64) -> Option<f64> {
+    let at_roof = (roofline_pct / 100.0).min(1.0);
+    let score = 1.0 / (1.0 + (1.0 - at_roof) / (vs_user - at_roof));
+    (vs_user > at_roof && score.is_finite()).then_some(score)
+}
+
 /// Above this margin, in percent, a machine is called noisy: a quiet one has 1 to 3.
 const NOISY_PCT: f64 = 5.0;
 
@@ -423,4 +434,21 @@ pub struct ShapeTiming {
     pub roofline_us: f64,
     /// What bounds it there.
     pub bound: Bound,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sol_score_is_a_half_at_what_there_is_to_beat_and_one_at_the_roofline() {
+        assert_eq!(sol_score(1.0, 40.0), Some(0.5));
+        assert_eq!(sol_score(2.5, 100.0), Some(1.0));
+        // 100 us, where 50 are to be had and 150 stand: half of the way.
+        let between = sol_score(1.5, 50.0).expect("there is something between");
+        assert!((between - 2.0 / 3.0).abs() < 1e-12, "{between}");
+        assert!(sol_score(0.8, 50.0).is_some_and(|slower| slower < 0.5));
+        assert_eq!(sol_score(0.4, 50.0), None, "what stands is said to be faster than the roofline");
+        assert_eq!(sol_score(f64::NAN, 50.0), None);
+    }
 }

@@ -133,6 +133,8 @@ pub struct TargetReport {
     pub spent: Duration,
     /// Speed against what the user has.
     pub vs_user: Option<f64>,
+    /// From what there is to beat (0.5) to the roofline (1); none where it was not timed.
+    pub sol_score: Option<f64>,
     /// The library the user has; none where it is the starting point.
     pub against: Option<String>,
     /// Σ calls × time of the starting point, µs.

@@ -36,6 +36,7 @@ pub(super) fn target(op: &str, tries: Vec<Try>) -> TargetReport {
         why: "5 reverts in a row".to_owned(),
         spent: Duration::from_secs(600),
         vs_user: Some(1.5),
+        sol_score: None,
         against: None,
         start_us: Some(900.0),
         best_us: Some(600.0),
@@ -196,6 +197,7 @@ fn worked_on(at: usize, first: u64, count: u64) -> TargetReport {
     TargetReport {
         share,
         vs_user: Some(0.8 * best),
+        sol_score: Some(0.41),
         against: Some("cuBLAS".to_owned()).filter(|_| at == 0),
         start_us: Some(start_us),
         best_us: Some(start_us / best),

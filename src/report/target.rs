@@ -61,6 +61,7 @@ impl TargetReport {
                             ", " (maybe_times(self.vs_user)) " against "
                             (self.against.as_deref().unwrap_or("the starting point"))
                             ". "
+                            @if let Some(score) = self.sol_score.and_then(sound) { "SOL score " (format!("{score:.2}")) ". " }
                         }
                         _ => "It was not timed. ",
                     }

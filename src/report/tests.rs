@@ -213,7 +213,7 @@ fn figures_that_are_missing_or_infinite_do_no_harm() {
             (part.roofline_us, part.vs_user, part.in_place) = (Some(odd), Some(odd), Some(odd));
         }
         for target in &mut report.targets {
-            (target.share, target.vs_user) = (odd, Some(odd));
+            (target.share, target.vs_user, target.sol_score) = (odd, Some(odd), Some(odd));
             (target.start_us, target.best_us) = (Some(odd), Some(odd));
             if let Some(timing) = &mut target.timing {
                 (timing.latency_us, timing.spread, timing.margin, timing.roofline_pct) = (odd, odd, odd, odd);

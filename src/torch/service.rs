@@ -41,6 +41,25 @@ impl Python {
 }
 
 impl Python {
+    /// The versions of PyTorch and Python, and where that Python is, without starting PyTorch: `2.11.0 in Python 3.11.2 (python3)`.
+    ///
+    /// # Errors
+    /// That there is no such Python, or no PyTorch in it; a sentence.
+    pub fn versions(&self) -> Result<String, String> {
+        const ASK: &str =
+            "import importlib.metadata as m, sys; print(m.version('torch'), 'in Python', sys.version.split()[0])";
+        let name = self.program.display();
+        let said = std::process::Command::new(&self.program)
+            .args(["-c", ASK])
+            .stdin(std::process::Stdio::null())
+            .output()
+            .map_err(|error| format!("{name}: {error}"))?;
+        match said.status.success() {
+            true => Ok(format!("{} ({name})", String::from_utf8_lossy(&said.stdout).trim())),
+            false => Err(format!("{name} has none")),
+        }
+    }
+
     /// The same, with so much time for an answer.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
