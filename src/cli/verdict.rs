@@ -60,7 +60,11 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
         text.push_str(&shapes(evaluation, timing));
         let noisy = if timing.is_noisy() { NOISY } else { "" };
         let _ = writeln!(text, "  margin here {:.1} %, {} blocks{noisy}", timing.margin_pct(), timing.blocks);
-        if let Some(score) = evaluation.vs_user.and_then(|ratio| sol_score(ratio, timing.roofline_pct)) {
+        // A starting point that is itself what there is to beat has a half by definition.
+        let itself = evaluation.verdict == Verdict::Base && evaluation.against.is_none();
+        if let Some(score) =
+            evaluation.vs_user.filter(|_| !itself).and_then(|ratio| sol_score(ratio, timing.roofline_pct))
+        {
             let _ =
                 writeln!(text, "  SOL score {score:.2} (0.5: as fast as what there is to beat; 1: at the roofline)");
         }
