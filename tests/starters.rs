@@ -335,6 +335,18 @@ fn no_starter_is_rejected_at_its_smallest_shape_under_any_of_some_seeds() {
     }
 }
 
+/// What cancels in the only hidden value is lost in the whole row.
+#[test]
+fn a_fused_mlp_of_few_hidden_values_is_not_rejected() {
+    let judge = Judge::new("fused_mlp");
+    for hidden in [1, 4, 16] {
+        let shape = judge.op.complete(&Shape::from([("B", 104), ("D", 364), ("H", hidden)])).unwrap();
+        let case = Case { shape, dtype: Dtype::F32, input: None, setting: 0 };
+        let rejections = judge.rejections(&case, 0..8);
+        assert!(rejections.is_empty(), "{rejections:#?}");
+    }
+}
+
 #[test]
 #[ignore = "the full suite: .ci/run"]
 fn no_starter_is_rejected_under_any_of_many_seeds() {

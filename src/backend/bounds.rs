@@ -134,7 +134,10 @@ impl Bounds {
         let precision = spec.dtype.stored(dtype).dtype().unwrap_or(dtype);
         let sums = (8.0 + (sum_length as f64).sqrt() / 2.0) * U32;
         // What hostile terms do to a sum is in C; of others L says enough, and C would let half the bits of a long sum go.
+        let shared = tolerance.shared_sums.as_ref();
+        let shared = shared.map(|sums| op.size("tolerance shared_sums", sums, shape)).transpose()?;
         let by_length = Defence::SignedTerms.stands()
+            && shared.is_none_or(|sums| sums as f64 >= MANY)
             && dtype == Dtype::F32
             && tolerance.signed_terms
             && (case.input.is_none() || few.is_some());

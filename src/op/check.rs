@@ -175,7 +175,8 @@ fn at_shape(op: &Operation, shape: &Shape) -> Check {
         }
     }
     let lengths = |it: &super::Tolerance| [("sum_length", it.sum_length.clone()), ("row", it.row.clone())];
-    for (key, expr) in op.tolerance.iter().flat_map(lengths) {
+    let shared = op.tolerance.iter().filter_map(|it| Some(("shared_sums", it.shared_sums.clone()?)));
+    for (key, expr) in op.tolerance.iter().flat_map(lengths).chain(shared) {
         let (key, expr) = (&format!("tolerance {key}"), &expr);
         if op.size(key, expr, &shape).map_err(text)? == 0 {
             return Err(format!("{key} is zero at {shape}"));

@@ -303,6 +303,10 @@ pub struct Tolerance {
     /// holds without what C adds.
     #[serde(default)]
     pub signed_terms: bool,
+    /// How many sums all elements of a row are made of, where that may be fewer than its elements: what cancels in one of a few is lost in
+    /// the whole row, and L, which is for many, does not hold without C.
+    #[serde(default)]
+    pub shared_sums: Option<Expr>,
     /// Adds 6u times the row's rms to the element bound for 16-bit types (attention, mlp, rotary).
     #[serde(default)]
     pub row_term: bool,
