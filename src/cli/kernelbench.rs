@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::options::PythonArgs;
 use super::problem::told;
+use super::prune::size;
 use crate::backend::cpu::available_memory;
 use crate::torch::{self, Argument, Described, Fault, Python, Service};
 
@@ -142,14 +143,6 @@ fn tensors(described: &Described) -> String {
     });
     let outputs: Vec<String> = described.outputs.iter().map(|it| format!("{:?}", it.shape)).collect();
     format!("{} -> {}", inputs.collect::<Vec<_>>().join(" "), outputs.join(" "))
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
 }
 
 fn line(row: &Row) -> String {

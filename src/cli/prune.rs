@@ -162,7 +162,7 @@ fn cache(folder: &Path, dry: bool) -> anyhow::Result<()> {
 }
 
 /// Bytes for people: `712 B`, `3.1 KiB`, `48.0 MiB`.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     let (mut value, mut unit) = (bytes as f64, "B");
     for larger in ["KiB", "MiB", "GiB"] {
         if value >= 1024.0 {

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use crate::engine::stop::TargetProgress;
 use crate::engine::{Doing, RunState, WORKERS_FILE, WorkerStatus};
-use crate::evaluation::sol_score;
 use crate::history::Archive;
 use crate::workspace::{PRIVATE_FOLDER, Workspace};
 
@@ -52,9 +52,8 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 /// The state, each target with its SOL score where it has been timed.
 fn with_scores(mut state: serde_json::Value) -> serde_json::Value {
     for target in state["targets"].as_array_mut().into_iter().flatten() {
-        let number = |name: &str| target["progress"][name].as_f64();
-        let score = number("vs_user").zip(number("roofline_pct")).and_then(|(ratio, pct)| sol_score(ratio, pct));
-        target["sol_score"] = score.into();
+        let progress = serde_json::from_value::<TargetProgress>(target["progress"].clone());
+        target["sol_score"] = progress.ok().and_then(|progress| progress.sol_score()).into();
     }
     state
 }

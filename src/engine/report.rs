@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::evaluation::sol_score;
 use crate::history::Row;
 use crate::op::{Dtype, Shape};
 use crate::profile::{self, CallCost, Profile, What};
@@ -144,11 +143,7 @@ impl TargetState {
             why: summary.why,
             spent: self.progress.spent,
             vs_user: self.progress.vs_user,
-            sol_score: self
-                .progress
-                .vs_user
-                .zip(self.progress.roofline_pct)
-                .and_then(|(ratio, pct)| sol_score(ratio, pct)),
+            sol_score: self.progress.sol_score(),
             against: self.against.clone(),
             start_us: self.start_us,
             best_us: self.best_us,

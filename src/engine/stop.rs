@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::evaluation::Verdict;
+use crate::evaluation::{Verdict, sol_score};
 
 /// The limits, each of which can be set; `None` switches a rule off.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -102,6 +102,12 @@ pub struct TargetProgress {
 }
 
 impl TargetProgress {
+    /// The incumbent's SOL score ([`sol_score`]), where it was timed.
+    #[must_use]
+    pub fn sol_score(&self) -> Option<f64> {
+        sol_score(self.vs_user?, self.roofline_pct?)
+    }
+
     /// Counts a verdict. A gain starts the row anew; a simplification leaves it as it is, or a kernel could be pared
     /// down for ever; a revert, reject, crash, timeout or error is one more that was not kept.
     pub fn record(&mut self, verdict: &Verdict) {

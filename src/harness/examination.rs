@@ -201,7 +201,8 @@ fn ask<B: Backend>(
         }
         answer(&mut trial, &mut host, question, (seed, &mut launched))
     })?;
-    let label = format!("{} ({})", describe(op, case), question.topic.name());
+    // Of a row of launches the one that is wrong is named by the answer; the first is what all of them have in common.
+    let label = format!("{} ({})", describe(op, question.before.first().unwrap_or(case)), question.topic.name());
     match wrong.map_err(|fault| Failure::fault(fault, Stage::Examination, &label))? {
         Some(why) => Err(Failure::reject(Stage::Examination, format!("{label}: {why}"))),
         None => Ok(launched),
