@@ -7,6 +7,7 @@
 mod bound;
 mod error;
 mod inputs;
+pub mod kernelbench;
 mod oracle;
 mod problem;
 mod process;
