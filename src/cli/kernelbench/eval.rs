@@ -16,7 +16,7 @@ use super::{number, problems};
 use crate::op::Dtype;
 use crate::torch::Python;
 use crate::torch::kernelbench::{
-    Baselines, Evaluator, Mode, ProtocolResult, Results, SampleName, Settings, StrictResult,
+    Baselines, Evaluator, Mode, ProtocolResult, Results, SampleName, Settings, StrictResult, TimeStats,
 };
 
 /// What the benchmark's scripts call their results, and where these and the strict ones lie below a run's folder.
@@ -175,17 +175,17 @@ fn one_problem(
     say(&format!("\nlevel {level} {file}"));
     let mut session = evaluator.problem(&file, &text).map_err(told)?;
     for (mode, times) in &session.times {
-        let (strict, clocked) = match times {
-            Ok((strict, clocked)) => {
-                let (ours, theirs) = (strict.typical(), clocked.mean);
-                say(&format!("  {:<13} {ours:.4} ms, {theirs:.4} by the benchmark's clock", mode.name()));
-                (Some(strict.clone()), Some(clocked.clone()))
-            }
-            Err(why) => {
-                say(&format!("  {:<13} not timed: {why}", mode.name()));
-                (None, None)
-            }
+        let shown = |times: &Result<TimeStats, String>| match times {
+            Ok(times) => format!("{:.4} ms", times.typical()),
+            Err(why) => format!("not timed ({why})"),
         };
+        say(&format!(
+            "  {:<13} {}; by the benchmark's clock {}",
+            mode.name(),
+            shown(&times.strict),
+            shown(&times.clocked)
+        ));
+        let (strict, clocked) = (times.strict.clone().ok(), times.clocked.clone().ok());
         for (folder, times) in [(run.join(BASELINES), clocked), (run.join(BASELINES).join(STRICT_CLOCK), strict)] {
             std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
             update(&folder.join(mode.file()), |all: &mut Baselines| {

@@ -104,7 +104,11 @@ pub(super) fn main(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
         hardware: run.hardware()?,
         thresholds: THRESHOLDS.to_vec(),
         columns: columns.iter().map(Column::shown).collect(),
-        rows: files.iter().enumerate().map(|(at, path)| run.row(path, columns.iter().map(|it| it.speedups[at]))).collect(),
+        rows: files
+            .iter()
+            .enumerate()
+            .map(|(at, path)| run.row(path, columns.iter().map(|it| it.speedups[at])))
+            .collect(),
     };
     let path = args.run.join(PAGE);
     std::fs::write(&path, page.render()).with_context(|| format!("{} cannot be written", path.display()))?;

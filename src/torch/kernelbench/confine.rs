@@ -11,8 +11,20 @@ use crate::sandbox::{FileWall, install_on_this_thread, no_new_privileges, offlin
 
 /// What a candidate may read beside its Python: programs and libraries, what there is to know of the machine, random numbers.
 const READ: [&str; 14] = [
-    "/usr", "/bin", "/lib", "/lib64", "/sbin", "/opt", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives", "/etc/localtime",
-    "/proc", "/sys", "/dev/urandom", "/dev/random",
+    "/usr",
+    "/bin",
+    "/lib",
+    "/lib64",
+    "/sbin",
+    "/opt",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/proc",
+    "/sys",
+    "/dev/urandom",
+    "/dev/random",
 ];
 
 /// What it may write beside its own folder: devices.
@@ -20,8 +32,17 @@ const WRITE: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/shm"];
 
 /// What of the environment it is given.
 const ENVIRONMENT: [&str; 11] = [
-    "PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "CC", "CXX", "LANG",
-    "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS",
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "TORCH_CUDA_ARCH_LIST",
+    "CC",
+    "CXX",
+    "LANG",
+    "ONEDNN_MAX_CPU_ISA",
+    "OMP_NUM_THREADS",
 ];
 
 /// The largest file a candidate may write.
@@ -64,14 +85,16 @@ impl Cell {
         command.args(["-u", "-s", "-c", source]).process_group(0).current_dir(&self.folder).env_clear();
         command.envs(ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         // Tools beside Python, such as ninja, are found as in its environment.
-        let beside = python.parent().map(Path::to_owned).into_iter();
+        let beside = python.parent().filter(|path| path.is_absolute()).map(Path::to_owned).into_iter();
         let path = std::env::var_os("PATH").unwrap_or_default();
         if let Ok(path) = std::env::join_paths(beside.chain(std::env::split_paths(&path))) {
             command.env("PATH", path);
         }
         command.env("ONEDNN_MAX_CPU_ISA", isa()).env("USER", "candidate").env("LOGNAME", "candidate");
         command.env("TORCHINDUCTOR_COMPILE_THREADS", "1").env("PYTHONDONTWRITEBYTECODE", "1");
-        for name in ["HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"] {
+        for name in
+            ["HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"]
+        {
             command.env(name, &self.folder);
         }
         let read: Vec<&Path> = READ.iter().map(Path::new).chain(self.paths.iter().map(PathBuf::as_path)).collect();
@@ -160,4 +183,47 @@ pub(super) fn children(of: u32) -> io::Result<Vec<u32>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::link::{Link, Silence};
+    use super::*;
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    /// What a shell behind a wall says when it is asked to run `line`.
+    fn behind(wall: Wall, line: &str) -> Result<Value, Silence> {
+        let folder = tempfile::tempdir().unwrap();
+        let cell = Cell { folder: folder.path().canonicalize().unwrap(), paths: Vec::new(), memory: None };
+        let script = format!("read a; echo '{{}}' >&0; read a; {line}; echo \"{{\\\"code\\\": $?}}\" >&0; read a");
+        let command = cell.command(Path::new("/bin/sh"), &script, wall).unwrap();
+        let mut link = Link::start(command, &json!({})).unwrap();
+        let _: Value = link.hello()?;
+        link.ask(&json!({}), &[], Duration::from_secs(20))
+    }
+
+    #[test]
+    fn what_builds_may_start_programs_and_what_is_judged_may_not() {
+        assert_eq!(behind(Wall::Building, "/bin/true").unwrap(), json!({"code": 0}));
+        let alone = behind(Wall::Alone, "/bin/true");
+        assert!(matches!(&alone, Err(Silence::Died(how)) if how.contains("fork")), "{alone:?}");
+        assert_eq!(behind(Wall::Alone, "true").unwrap(), json!({"code": 0}));
+    }
+
+    #[test]
+    fn a_candidate_reads_and_writes_nothing_but_what_it_is_given() {
+        if !crate::sandbox::protections()[0].available {
+            return;
+        }
+        let secret = tempfile::tempdir().unwrap();
+        let file = secret.path().join("answer");
+        std::fs::write(&file, "42").unwrap();
+        let read = behind(Wall::Alone, &format!("read x < {}", file.display())).unwrap_or(json!({"code": 2}));
+        assert_ne!(read, json!({"code": 0}));
+        assert_eq!(behind(Wall::Alone, "echo x > own").unwrap(), json!({"code": 0}));
+        let judge = behind(Wall::Alone, &format!("read x < /proc/{}/environ", std::process::id()));
+        assert_ne!(judge.unwrap_or(json!({"code": 2})), json!({"code": 0}));
+    }
 }

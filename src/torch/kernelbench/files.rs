@@ -219,7 +219,12 @@ mod tests {
     fn a_samples_name_says_what_it_is_of_and_other_files_are_none() {
         let name = SampleName::parse("level_1_problem_23_sample_4_kernel.py").unwrap();
         assert_eq!((name.level, name.problem, name.sample), (1, 23, 4));
-        for other in ["level_1_problem_2_kernel.py", "eval_results.json", "level_x_problem_1_sample_0_kernel.py", "level_1_problem_1_sample_0_kernel.cu"] {
+        for other in [
+            "level_1_problem_2_kernel.py",
+            "eval_results.json",
+            "level_x_problem_1_sample_0_kernel.py",
+            "level_1_problem_1_sample_0_kernel.cu",
+        ] {
             assert_eq!(SampleName::parse(other), None);
         }
     }

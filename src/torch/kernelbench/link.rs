@@ -123,7 +123,8 @@ impl Link {
         self.signal(Signal::STOP)?;
         let deadline = Instant::now() + STOP;
         loop {
-            let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+            let options =
+                WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
             match waitid(WaitId::Pid(self.pid()?), options).map_err(io::Error::from)? {
                 Some(status) if status.stopped() => return Ok(()),
                 Some(_) => return Err(self.silence(&io::ErrorKind::UnexpectedEof.into())),
@@ -263,7 +264,9 @@ mod tests {
 
     #[test]
     fn what_it_refuses_and_what_ends_it_are_told_apart() {
-        let mut link = shell("read a; echo '{}' >&0; read a; echo '{\"error\": {\"kind\": \"raised\", \"what\": \"no\"}}' >&0; read a; echo last >&2; exit 7");
+        let mut link = shell(
+            "read a; echo '{}' >&0; read a; echo '{\"error\": {\"kind\": \"raised\", \"what\": \"no\"}}' >&0; read a; echo last >&2; exit 7",
+        );
         let _: Value = link.hello().unwrap();
         let ask = |link: &mut Link| link.ask::<Value>(&json!({}), &[], Duration::from_secs(20)).unwrap_err();
         assert_eq!(ask(&mut link), Silence::Refused { kind: "raised".into(), what: "no".into() });

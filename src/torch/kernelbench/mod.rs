@@ -18,3 +18,4 @@ mod verdict;
 pub use files::{Baselines, Mode, ProtocolResult, Results, SampleName, StrictResult, TimeStats};
 pub use score::{Attempt, Score, THRESHOLDS};
 pub use session::{Evaluator, Session, Settings};
+pub use twin::Timed;

@@ -41,7 +41,8 @@ impl Score {
     #[must_use]
     pub fn of(attempts: &[Attempt]) -> Self {
         let speedups: Vec<f64> = attempts.iter().filter_map(Attempt::speedup).collect();
-        let share = |p: f64| speedups.iter().filter(|speedup| **speedup > p).count() as f64 / attempts.len().max(1) as f64;
+        let share =
+            |p: f64| speedups.iter().filter(|speedup| **speedup > p).count() as f64 / attempts.len().max(1) as f64;
         let logs = speedups.iter().map(|speedup| speedup.ln()).sum::<f64>();
         Self {
             problems: attempts.len(),

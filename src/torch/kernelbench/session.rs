@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::confine::{Cell, Wall, adopt, end_strays};
-use super::files::{Mode, ProtocolResult, StrictResult, TimeStats};
+use super::files::{Mode, ProtocolResult, StrictResult};
 use super::judge::Judge;
 use super::link::{Link, Silence};
 use super::strict::{Measures, Refused};
-use super::twin::{self, STUB};
+use super::twin::{self, STUB, Timed, WARM};
 use super::verdict::difference;
 use crate::backend::cpu::available_memory;
 use crate::rng::secret_seed;
@@ -21,7 +21,7 @@ use crate::torch::TorchError;
 const TRIALS: u32 = 5;
 
 /// Slots, so that addresses change from call to call: as many as fit into so many bytes, and two at least.
-const SLOTS: usize = 4;
+const SLOTS: usize = WARM;
 const SLOT_BYTES: usize = 1 << 30;
 
 /// How an evaluation is made.
@@ -56,10 +56,12 @@ pub struct Session<'a> {
     evaluator: &'a mut Evaluator,
     file: String,
     source: String,
+    /// Weights are drawn from it, the reference's and every sample's.
+    seed: u64,
     /// What samples are judged by, or why they cannot be.
     measures: Result<Measures, String>,
     /// Its own times, by the strict clock and by the benchmark's.
-    pub times: BTreeMap<Mode, Result<(TimeStats, TimeStats), String>>,
+    pub times: BTreeMap<Mode, Timed>,
 }
 
 fn told(silence: Silence) -> TorchError {
@@ -102,28 +104,30 @@ impl Evaluator {
     /// # Errors
     /// The judge's process. What is wrong with the problem is told of each sample.
     pub fn problem(&mut self, file: &str, source: &str) -> Result<Session<'_>, TorchError> {
-        let mut times = BTreeMap::new();
-        let measures = match self.measures(file, source, &mut times) {
+        let (mut times, seed) = (BTreeMap::new(), secret_seed() >> 2);
+        let measures = match self.measures((file, source, seed), &mut times) {
             Ok(measures) => Ok(measures),
             Err(Refused::Sample(why, _)) => Err(why),
-            Err(Refused::Judge(Silence::Refused { what, .. })) => Err(format!("the problem cannot be judged: {}", super::link::plain(&what))),
+            Err(Refused::Judge(Silence::Refused { what, .. })) => {
+                Err(format!("the problem cannot be judged: {}", super::link::plain(&what)))
+            }
             Err(Refused::Judge(other)) => return Err(told(other)),
         };
         end_strays(&[self.judge.id()]).map_err(|error| TorchError::Talk(error.to_string()))?;
-        Ok(Session { evaluator: self, file: file.to_owned(), source: source.to_owned(), measures, times })
+        Ok(Session { evaluator: self, file: file.to_owned(), source: source.to_owned(), seed, measures, times })
     }
 
     fn measures(
         &mut self,
-        file: &str,
-        source: &str,
-        times: &mut BTreeMap<Mode, Result<(TimeStats, TimeStats), String>>,
+        (file, source, seed): (&str, &str, u64),
+        times: &mut BTreeMap<Mode, Timed>,
     ) -> Result<Measures, Refused> {
         let Self { settings, judge } = self;
-        let layout = judge.problem(file, source, secret_seed() >> 2)?;
+        let layout = judge.problem(file, source, seed)?;
         let slots = (SLOT_BYTES / layout.bytes.max(1)).clamp(2, SLOTS);
         let timing = (settings.modes.as_slice(), settings.calls, settings.timed);
-        let found = twin::measure(&settings.python, &setup(settings, false), judge, &layout, (file, source), timing)?;
+        let found =
+            twin::measure(&settings.python, &setup(settings, false), judge, (&layout, slots), (file, source), timing)?;
         times.extend(found.modes);
         Measures::new(judge, layout, found.idle, slots)
     }
@@ -165,7 +169,8 @@ impl Session<'_> {
         let reason = found.as_ref().err().cloned();
         let runtime = found.as_ref().map_or(-1.0, |net| net.stats.typical());
         let ours = (protocol.correctness, protocol.runtime, &*protocol.error());
-        let differs = difference(ours, (found.is_ok(), runtime, reason.as_deref()));
+        let shortest = found.as_ref().map_or(-1.0, |net| net.stats.min);
+        let differs = difference(ours, (found.is_ok(), shortest, reason.as_deref()));
         let unresolved = found.as_ref().is_ok_and(|net| net.unresolved);
         let runtime_stats = found.ok().map(|net| net.stats);
         let strict = StrictResult {
@@ -206,7 +211,7 @@ impl Session<'_> {
         }
         let load = json!({
             "ask": "load", "unit": "candidate", "way": "candidate", "problem": self.source, "file": self.file, "source": source,
-            "seed": secret_seed() >> 2, "folder": cell.folder,
+            "seed": self.seed, "folder": cell.folder,
         });
         let start = self.start(cell, Wall::Alone);
         let mut link = start.map_err(|silence| Refused::Sample(silence.words("its process"), 0))?;

@@ -143,7 +143,8 @@ impl Measures {
         (calls, limit): (usize, Duration),
     ) -> Result<Right, Refused> {
         let fault = |silence: Silence, done: u32| Refused::Sample(silence.words("it"), done);
-        let _: Value = link.ask(&self.layout.told(&self.memory), &self.memory.files(), limit).map_err(|it| fault(it, 0))?;
+        let _: Value =
+            link.ask(&self.layout.told(&self.memory), &self.memory.files(), limit).map_err(|it| fault(it, 0))?;
         let _: Value = link.ask(load, &[], limit).map_err(|it| fault(it, 0))?;
         link.stop().map_err(|it| fault(it, 0))?;
         let (mut times, mut done) = (Vec::new(), 0);
@@ -184,7 +185,13 @@ impl Measures {
                 return Ok(());
             }
         }
-        Err(Refused::Sample(format!("the device was at work while the candidate stood still: {least:.2} ms where {:.2} are usual", self.quiet), done))
+        Err(Refused::Sample(
+            format!(
+                "the device was at work while the candidate stood still: {least:.2} ms where {:.2} are usual",
+                self.quiet
+            ),
+            done,
+        ))
     }
 
     fn wrong(&self, kind: &str, checked: &super::judge::Checked) -> Option<String> {

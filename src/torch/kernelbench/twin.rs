@@ -19,15 +19,23 @@ pub(super) const STUB: &str =
 /// max-autotune tries many kernels.
 const COMPILING: Duration = Duration::from_secs(600);
 
-/// Calls before the first that counts.
-pub(super) const WARM: usize = 3;
+/// Calls before the first that counts: every slot has been touched once then.
+pub(super) const WARM: usize = 4;
 
 /// A problem's times.
 #[derive(Debug)]
 pub(super) struct Times {
     pub idle: Idle,
-    /// By the strict clock and by the benchmark's, for each mode; or why there are none.
-    pub modes: Vec<(Mode, Result<(TimeStats, TimeStats), String>)>,
+    pub modes: Vec<(Mode, Timed)>,
+}
+
+/// What a problem takes in a mode; or why it could not be timed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timed {
+    /// By the strict clock.
+    pub strict: Result<TimeStats, String>,
+    /// By the benchmark's, on inputs as it has them.
+    pub clocked: Result<TimeStats, String>,
 }
 
 /// A call that is timed from outside: a processor is quiet once the process is, a device once the judge has copied the results out.
@@ -50,19 +58,19 @@ pub(super) fn measure(
     python: &Path,
     setup: &Value,
     judge: &mut Judge,
-    layout: &Layout,
+    (layout, slots): (&Layout, usize),
     (file, source): (&str, &str),
     (modes, calls, trials): (&[Mode], usize, u32),
 ) -> Result<Times, Silence> {
     let mut link = Link::start(trusted(python, STUB), setup)?;
     let _: Value = link.hello()?;
-    let memory = judge.memory("twin", layout, 2)?;
+    let memory = judge.memory("twin", layout, slots)?;
     let _: Value = link.ask(&layout.told(&memory), &memory.files(), COMPILING)?;
     let run = |link: &mut Link, judge: &mut Judge, unit: &str| {
         link.stop()?;
         let mut times = Vec::new();
         for call in 0..WARM + calls {
-            let slot = (call % 2) * layout.bytes;
+            let slot = (call % slots) * layout.bytes;
             judge.fill(&memory, slot, "ordinary", Some(secret_seed() >> 2))?;
             times.push(timed(link, judge, &memory, (unit, slot), COMPILING)?);
         }
@@ -70,8 +78,7 @@ pub(super) fn measure(
         Ok::<_, Silence>(times.split_off(WARM))
     };
     let load = |link: &mut Link, unit: &str, way: &str| {
-        let question =
-            json!({"ask": "load", "unit": unit, "way": way, "file": file, "problem": source, "seed": 42});
+        let question = json!({"ask": "load", "unit": unit, "way": way, "file": file, "problem": source, "seed": 42});
         link.ask::<Value>(&question, &[], COMPILING).map(|_| ())
     };
     load(&mut link, "empty", "empty")?;
@@ -81,17 +88,20 @@ pub(super) fn measure(
         let unit = mode.name();
         let clock = json!({"ask": "clock", "unit": unit, "file": file, "problem": source, "trials": trials});
         let hardware = judge.hello.hardware.clone();
-        let mut both = || {
+        let words = |silence: Silence| silence.words("PyTorch");
+        let mut outside = || {
             load(&mut link, unit, mode.way())?;
-            let strict = idle.off(&run(&mut link, judge, unit)?, &hardware).stats;
-            let answer: Value = link.ask(&clock, &[], COMPILING)?;
-            let stats = serde_json::from_value(answer["stats"].clone());
-            Ok::<_, Silence>((strict, stats.map_err(|error| Silence::Talk(error.to_string()))?))
+            Ok(idle.off(&run(&mut link, judge, unit)?, &hardware).stats)
         };
-        let times = both().map_err(|silence| silence.words("PyTorch"));
+        let strict = outside().map_err(words);
         // A call that raised leaves it stopped.
         link.go_on()?;
-        found.push((*mode, times));
+        let mut inside = || {
+            let answer: Value = link.ask(&clock, &[], COMPILING)?;
+            serde_json::from_value(answer["stats"].clone()).map_err(|error| Silence::Talk(error.to_string()))
+        };
+        let clocked = inside().map_err(words);
+        found.push((*mode, Timed { strict, clocked }));
     }
     Ok(Times { idle, modes: found })
 }
