@@ -13,7 +13,7 @@ use super::wire::{Ask, Described, Hello, Setup};
 use crate::backend::cpu::available_memory;
 
 /// What names the Python whose PyTorch is asked.
-pub const PYTHON: &str = "WARPSMITH_PYTHON";
+pub use crate::workspace::PYTHON;
 
 /// How long it may take to answer, unless this many seconds are allowed.
 const SECONDS: &str = "WARPSMITH_TORCH_SECONDS";
@@ -33,8 +33,7 @@ impl Python {
     /// The one that is named, else that of `$WARPSMITH_PYTHON`, else the active environment's `python3`.
     #[must_use]
     pub fn chosen(named: Option<&Path>) -> Self {
-        let of_environment = || std::env::var_os(PYTHON).filter(|text| !text.is_empty()).map(PathBuf::from);
-        let program = named.map(Path::to_owned).or_else(of_environment).unwrap_or_else(|| "python3".into());
+        let program = crate::workspace::python(named);
         let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
         Self { program, limit: seconds.map_or(LIMIT, Duration::from_secs) }
     }

@@ -190,6 +190,13 @@ pub(super) fn parameters(statement: &str) -> impl Iterator<Item = &str> {
     head.into_iter().flat_map(|list| list.split(',')).filter_map(|one| tokens(one.split('[').next()?).last())
 }
 
+/// How many parameters the kernel of this name declares in a text; 0 where it is not there.
+pub(super) fn parameters_of(ptx: &str, name: &str) -> usize {
+    let text = without_comments(ptx);
+    let head = statements(&text).into_iter().find(|statement| kernel(statement.text) == Some(name));
+    head.map_or(0, |head| parameters(head.text).count())
+}
+
 /// What an instruction is: a name with its kinds, where it puts its result, and all else it names.
 pub(super) struct Instruction<'a> {
     pub operation: &'a str,
