@@ -286,7 +286,14 @@ impl<B: Backend> Bench<'_, B> {
         self.build(self.read(text)?, &timed_shapes(target))
     }
 
-    /// The same for a kernel that was right before: what is wrong with it now is not the candidate's fault.
+    /// The same for several texts, compiled at the same time; ends with the first that fails.
+    pub(super) fn build_texts(&self, texts: &[String], target: &[TargetShape]) -> Result<Vec<Build<B>>, Failure> {
+        let shapes = timed_shapes(target);
+        let wanted = texts.iter().map(|text| Ok(Wanted::new(self.read(text)?, &shapes)));
+        self.build_all(wanted.collect::<Result<_, Failure>>()?, &mut |_| ())
+    }
+
+    /// [`Self::build_text`] for a kernel that was right before: what is wrong with it now is not the candidate's fault.
     pub(super) fn trusted(&self, text: &str, target: &[TargetShape]) -> Result<Build<B>, Failure> {
         self.build_text(text, target).map_err(|failure| match failure {
             Failure::Verdict(verdict) => JudgeError::Incumbent(verdict.why().to_owned()).into(),

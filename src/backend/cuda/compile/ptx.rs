@@ -270,7 +270,8 @@ fn only_read(known: &BTreeMap<&str, Space>, statements: &[Statement<'_>]) -> Res
                 continue;
             }
             let instruction = Instruction::of(statement.text);
-            let from_anywhere = instruction.kind() == "cvta"
+            let from_anywhere = Defence::ConstantAddresses.stands()
+                && instruction.kind() == "cvta"
                 && !instruction.has("to")
                 && (instruction.has("const") || instruction.has("param"));
             let Some(name) = whose(statement.text) else {
