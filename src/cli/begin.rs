@@ -17,7 +17,7 @@ use crate::engine::files;
 use crate::engine::stop::{Rules, StopReason};
 use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan};
 use crate::history::{self, Archive, History, Pending, is_run_id};
-use crate::kernel::{KernelFile, set_dtypes};
+use crate::kernel::{KernelFile, Language, set_dtypes};
 use crate::model::{Graph, ModelConfig};
 use crate::op::{Dtype, Shape};
 use crate::worker::Client;
@@ -46,6 +46,9 @@ pub(super) struct RunArgs {
     /// other (may be repeated, or separated by commas)
     #[arg(long, value_enum, value_name = "DTYPE", value_delimiter = ',')]
     dtypes: Vec<Dtype>,
+    /// Begin with the kernels that are written in this language [default: cuda on a GPU, c on a processor]
+    #[arg(long, value_name = "LANGUAGE", value_parser = language_of)]
+    language: Option<Language>,
     /// Leave these operations alone
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     skip: Vec<String>,
@@ -85,6 +88,21 @@ impl RunArgs {
         Ok(())
     }
 
+    /// The language of the kernels that a model's run begins with, on this device.
+    fn language_on(&self, device: &DeviceCard) -> anyhow::Result<Language> {
+        let there = Language::of_backend(&device.backend);
+        match self.language {
+            None => there.first().copied().context("this build has no language for that device"),
+            Some(language) if there.contains(&language) => Ok(language),
+            Some(language) => bail!(
+                "--language {}: {} runs kernels in {}",
+                language.name(),
+                device.name,
+                there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
+            ),
+        }
+    }
+
     /// Refuses what means nothing for a kernel alone, or for a model.
     fn check(&self) -> anyhow::Result<()> {
         present(&self.model)?;
@@ -94,6 +112,7 @@ impl RunArgs {
         }
         let of_a_model = [("--only", &self.only), ("--skip", &self.skip)];
         let named = of_a_model.iter().find(|(_, ops)| !ops.is_empty()).map(|(option, _)| *option);
+        let named = named.or(self.language.map(|_| "--language"));
         match named.or(self.pass.of_a_model()) {
             Some(option) if self.is_kernel() => bail!(
                 "{option} is for a model, and {} is a kernel file; --shape and --dtype say where it is timed",
@@ -106,6 +125,15 @@ impl RunArgs {
             _ => Ok(()),
         }
     }
+}
+
+/// A language by its name on the command line.
+fn language_of(text: &str) -> Result<Language, String> {
+    let known = || Language::ALL.map(Language::name).join(", ");
+    Language::ALL
+        .into_iter()
+        .find(|language| language.name() == text)
+        .ok_or_else(|| format!("`{text}` is none of {}", known()))
 }
 
 /// A run as it is wanted.
@@ -242,10 +270,11 @@ async fn plan_model(
     let read = files::reader(Some(workspace));
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = files::kernels(Some(workspace), worker.device(), pass.dtype)?;
+    let language = args.language_on(worker.device())?;
+    let kernels = files::kernels_in(Some(workspace), worker.device(), language, pass.dtype)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, options.seed, cancel).await?;
     tell(&profile.table());
-    let kernel = |op: &str| files::kernel(Some(workspace), worker.device(), op, pass.dtype);
+    let kernel = |op: &str| files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype);
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))

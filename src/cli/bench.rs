@@ -96,7 +96,7 @@ pub(super) struct TimedArgs {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     match &args.compile {
-        Some(gpu) => super::compile::main(args.one()?, gpu),
+        Some(gpu) => super::compile::main(args.one()?, gpu, args.worker.python.python.as_deref()),
         None => session::block_on(bench(args)),
     }
 }

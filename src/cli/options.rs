@@ -62,7 +62,7 @@ impl WorkerArgs {
 /// Whose PyTorch is asked, where an operation is written in it.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct PythonArgs {
-    /// The Python whose PyTorch evaluates operations that are written in it [default: $WARPSMITH_PYTHON, else the active
+    /// The Python whose PyTorch evaluates operations that are written in it, and whose Triton compiles kernels [default: $WARPSMITH_PYTHON, else the active
     /// environment's python3]
     #[arg(long, value_name = "PYTHON")]
     pub(super) python: Option<PathBuf>,

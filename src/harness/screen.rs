@@ -59,12 +59,14 @@ fn screen<B: Backend>(bench: &Bench<'_, B>, task: &ScreenTask) -> Result<Vec<Opt
             break;
         }
         bench.at(Stage::Timing, format!("screening {} of {count}", index + 1));
-        screened.push(match build.and_then(|candidate| screen_one(bench, task.seed, &target, &incumbent, &candidate)) {
-            Ok(blocks) => median(&decision.logs(&blocks))
-                .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) }),
-            Err(Failure::Verdict(_)) => None,
-            Err(machine @ Failure::Judge(_)) => return Err(machine),
-        });
+        screened.push(
+            match build.and_then(|candidate| screen_one(bench, task.seed, &target, &incumbent, &candidate)) {
+                Ok(blocks) => median(&decision.logs(&blocks))
+                    .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) }),
+                Err(Failure::Verdict(_)) => None,
+                Err(machine @ Failure::Judge(_)) => return Err(machine),
+            },
+        );
     }
     Ok(screened)
 }

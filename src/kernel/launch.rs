@@ -253,7 +253,9 @@ impl Launch {
         match language {
             Language::Triton => match cuda.into_iter().find(|(_, given, _)| *given) {
                 Some((key, _, instead)) => Err(format!("`{key}` is not for Triton: {instead}")),
-                None if self.kernel.contains('<') => Err("a Triton kernel has no template arguments, but constexprs".into()),
+                None if self.kernel.contains('<') => {
+                    Err("a Triton kernel has no template arguments, but constexprs".into())
+                }
                 None => Ok(()),
             },
             Language::C | Language::Cuda => match given(&triton) {

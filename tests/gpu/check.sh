@@ -107,7 +107,7 @@ timed() {
 field() { sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}$/\1/p" "$2" | head -n 1; }
 
 # name FILE: without folders and extension
-name() { local file=${1##*/}; echo "${file%.cu}"; }
+name() { local file=${1##*/}; echo "${file%.*}"; }
 
 # expected FILE: the statuses in its first lines, as `reject|crash`
 expected() { sed -n 's/^# expect: *//p' "$1" | head -n 1; }
@@ -161,14 +161,17 @@ accepted() {
 }
 
 starters() {
-    local files=(kernels/cuda/*.cu)
+    local files=(kernels/cuda/*.cu kernels/triton/*.py)
     if [ ${#files[@]} = 0 ]; then row "starters" "some in kernels/cuda" "none" - FAILED; fi
     each starter "${files[@]}"
 }
 
-starter() { accepted "starter $(name "$1")" "starter-$(name "$1")" "$1"; }
+starter() {
+    local label; label=$(name "$1"); if [[ $1 == *.py ]]; then label="triton $label"; fi
+    accepted "starter $label" "starter-${label// /-}" "$1"
+}
 
-wrong() { each wrong_one tests/gpu/wrong/*.cu; }
+wrong() { each wrong_one tests/gpu/wrong/*.cu tests/gpu/wrong/*.py; }
 
 wrong_one() {
     local file=$1 log want what good=0
@@ -211,7 +214,7 @@ switched_off() {
     row "without $switch: $(name "$file")" "correct" "$what" "$took" "$(verdict $good)"
 }
 
-honest() { each honest_one tests/gpu/honest/*.cu; }
+honest() { each honest_one tests/gpu/honest/*.cu tests/gpu/honest/*.py; }
 
 honest_one() { accepted "honest $(name "$1")" "honest-$(name "$1")" "$1"; }
 

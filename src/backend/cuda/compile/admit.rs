@@ -82,4 +82,3 @@ pub(super) fn waits(unit: &Compiled, must: &MustWait) -> Result<(), String> {
         None => Ok(()),
     }
 }
-

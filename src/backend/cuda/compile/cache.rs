@@ -86,8 +86,14 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let cache = Cache::new(&temp.path().join("cuda")).unwrap();
         let hash = blake3::hash(b"code").to_hex().to_string();
-        let record =
-            Record { names: vec!["k".into()], resources: vec![], waits: BTreeMap::new(), log: String::new(), hash, jit: None };
+        let record = Record {
+            names: vec!["k".into()],
+            resources: vec![],
+            waits: BTreeMap::new(),
+            log: String::new(),
+            hash,
+            jit: None,
+        };
         assert!(cache.get("a").is_none());
         cache.put("a", &record, b"code").unwrap();
         assert_eq!(cache.get("a").unwrap(), (record, b"code".to_vec()));

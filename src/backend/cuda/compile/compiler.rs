@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::admit::{Job, Rank, admit, share, waits, weight};
 use super::cache::{Cache, Record};
 use super::find::{Search, Toolkit};
 use super::frame::{Request, Response};
 use super::messages::{Resources, clean, read};
 use super::process::{Pool, ProcessError};
-use super::admit::{Job, Rank, admit, share, waits, weight};
 use super::triton::{JitCode, JitUnit, Triton};
 use super::{candidate_source, cubin, ptx};
 use crate::backend::{BuildError, Source};
@@ -158,7 +158,15 @@ impl Compiler {
         let hello = pool.hello().map_err(|error| machine(&error))?;
         let bytes = std::fs::metadata(&library).map_or(0, |metadata| metadata.len());
         let identity = format!("{GENERATION} {:?} {} {bytes} {includes:?}", hello.version, library.display());
-        Ok(Self { pool, cache, includes, identity, archs: hello.archs, version: hello.version, triton: Triton::new(None) })
+        Ok(Self {
+            pool,
+            cache,
+            includes,
+            identity,
+            archs: hello.archs,
+            version: hello.version,
+            triton: Triton::new(None),
+        })
     }
 
     /// NVRTC's version: major, minor.

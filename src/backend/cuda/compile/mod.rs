@@ -4,11 +4,11 @@
 //! what comes out is checked: the text of the virtual machine for clocks and for memory that outlives a launch, the
 //! cubin for what it would link to.
 
+mod admit;
 mod binding;
 mod cache;
 mod compiler;
 mod cubin;
-mod admit;
 mod facts;
 mod find;
 mod flow;

@@ -258,7 +258,8 @@ impl Loaded {
                 };
                 let of_launches = || -> Result<HashMap<String, Function>, CudaError> {
                     let all = compiled.jit.iter();
-                    all.map(|(name, code)| Ok((name.clone(), gpu.module(&code.cubin)?.function(&code.lowered)?))).collect()
+                    all.map(|(name, code)| Ok((name.clone(), gpu.module(&code.cubin)?.function(&code.lowered)?)))
+                        .collect()
                 };
                 let functions = if compiled.jit.is_empty() { of_text()? } else { of_launches()? };
                 Self::Kernel { image: Rc::clone(image), functions }

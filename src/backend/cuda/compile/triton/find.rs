@@ -21,8 +21,16 @@ print(json.dumps(dict(
 "#;
 
 /// What every program on Linux needs to start, or takes for granted.
-const OF_THE_SYSTEM: [&str; 8] =
-    ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "/usr/share/zoneinfo", "/proc/self"];
+const OF_THE_SYSTEM: [&str; 8] = [
+    "/usr/lib",
+    "/usr/lib64",
+    "/lib",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/dev/urandom",
+    "/usr/share/zoneinfo",
+    "/proc/self",
+];
 
 /// A Python with Triton.
 #[derive(Debug, Clone, PartialEq, Eq)]

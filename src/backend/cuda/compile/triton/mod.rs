@@ -224,11 +224,21 @@ fn key(unit: &JitUnit, question: &Question<'_>, found: &Found) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
+/// What the assembler says, its name before each line as newer ones write it: of a kernel's stack and spills an older one writes
+/// numbers alone.
+fn with_names(log: &str) -> String {
+    let line = |line: &str| match line.starts_with(' ') && line.contains("bytes stack frame") {
+        true => format!("ptxas . {}\n", line.trim()),
+        false => format!("{line}\n"),
+    };
+    log.lines().map(line).collect()
+}
+
 /// Holds what was made to what is asked of any candidate's code.
 fn accept(unit: &JitUnit, found: &Found, answer: &Answer, bytes: &[u8]) -> Result<(Record, JitRecord), BuildError> {
     let folders = [&found.folder];
     let name = &unit.jit.name;
-    let (resources, words) = read(&answer.log);
+    let (resources, words) = read(&with_names(&answer.log));
     if let Some(why) = &answer.refused {
         return Err(BuildError::Kernel(clean(&format!("{}: {why}", unit.file), &folders)));
     }
@@ -262,19 +272,17 @@ fn accept(unit: &JitUnit, found: &Found, answer: &Answer, bytes: &[u8]) -> Resul
         if resources.kernel == answer.name {
             resources.kernel.clone_from(name);
         }
-        resources.shared = answer.shared;
     }
-    let jit = JitRecord {
-        lowered: answer.name.clone(),
-        shared: answer.shared,
-        num_warps: answer.num_warps,
-        hidden,
+    let jit = JitRecord { lowered: answer.name.clone(), shared: answer.shared, num_warps: answer.num_warps, hidden };
+    let shared = match answer.shared {
+        0 => String::new(),
+        bytes => format!("{name}: {bytes} bytes of shared memory\n"),
     };
     let record = Record {
         names: vec![answer.name.clone()],
         resources,
         waits: BTreeMap::new(),
-        log: clean(&words, &folders),
+        log: shared + &clean(&words, &folders),
         hash: blake3::hash(cubin).to_hex().to_string(),
         jit: Some(jit.clone()),
     };

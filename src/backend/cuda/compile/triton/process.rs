@@ -113,7 +113,9 @@ impl Process {
         let hello: Result<(Hello, _), _> = frame::read(&mut reader);
         match hello {
             Ok((Hello { error: None }, _)) => Ok(process),
-            Ok((Hello { error: Some(why) }, _)) => Err(ProcessError::Start(format!("Triton cannot be imported: {why}"))),
+            Ok((Hello { error: Some(why) }, _)) => {
+                Err(ProcessError::Start(format!("Triton cannot be imported: {why}")))
+            }
             Err(error) => {
                 let status = process.status();
                 Err(ProcessError::Start(format!("the Python that compiles did not start: {error}{status}")))
