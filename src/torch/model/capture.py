@@ -3,8 +3,10 @@
 Reads a request from standard input and writes its answer, JSON both, to the file that the request names.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 
@@ -117,16 +119,13 @@ def root_of(node):
     return node
 
 
-def described(captured, region, parameters, shorten):
+def described(captured, region, parameters):
     """A region as a row: what it is called, where it comes from, its text; why it can be no target, if so."""
-    storages = {id(one.untyped_storage()._cdata): name for name, one in ()}
-
     def parameter(node):
         root = root_of(node)
         value = captured.roots.get(root) if root.op == "placeholder" else None
         return parameters.get(value.untyped_storage().data_ptr()) if isinstance(value, torch.Tensor) else None
 
-    del storages
     work = [packet(node) for node in region.nodes if not is_moved(node)]
     modules, lines = [], []
     for node in region.nodes:
@@ -279,8 +278,6 @@ def breaks(model, arguments):
 def profile(request):
     device, seconds = request["device"], request["seconds"]
     torch.set_num_threads(request["threads"])
-    if request.get("shape_batch"):
-        pass
     model, draw = load(request["folder"], device, request["dtype"], request["seed"])
     arguments = draw(request["seed"])
     for at, one in enumerate(arguments):
@@ -308,7 +305,7 @@ def profile(request):
             for region in part:
                 key = region.key
                 if key not in rows:
-                    rows[key] = described(captured, region, parameters, None)
+                    rows[key] = described(captured, region, parameters)
                     rows[key]["calls"] = 0
                     rows[key]["parts"] = []
                     ones[key] = region
@@ -390,6 +387,8 @@ def tell(what):
 
 def main():
     request = json.loads(sys.stdin.read())
+    # Ends with whoever asked.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     answer_file = request["answer"]
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
