@@ -101,7 +101,7 @@ impl Watcher for Progress {
             RunEvent::Started { state, .. } => self.take_state(state),
             RunEvent::Ranked { state } => {
                 self.take_state(state);
-                let next = if state.workload.whole().is_some() { ranking(state) } else { String::new() };
+                let next = if state.workload.whole_us().is_some() { ranking(state) } else { String::new() };
                 if !next.is_empty() {
                     self.plain(&format!("next, by what the whole could gain: {next}"));
                 }
@@ -109,7 +109,7 @@ impl Watcher for Progress {
             RunEvent::Target { target, state } => {
                 self.take_state(state);
                 // A kernel alone was named in the first line.
-                if state.workload.whole().is_some() {
+                if state.workload.whole_us().is_some() {
                     self.plain(&format!("target {}: {:.0} % of the model", target.op, 100.0 * target.share));
                 }
             }

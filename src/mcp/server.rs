@@ -252,6 +252,7 @@ impl Server {
     async fn profile(&self) -> Result<String, String> {
         let state = self.state().await?;
         let table = state.workload.whole().map(crate::profile::Profile::table);
+        let table = table.or_else(|| state.workload.compiled().map(crate::profile::Compiled::table));
         table.ok_or_else(|| format!("this run is about {} alone: there is no model to profile", state.model))
     }
 

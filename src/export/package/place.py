@@ -141,7 +141,8 @@ def in_order(graph):
 
 
 def enable():
-    """Has torch.compile place the kernels from now on; what was compiled before stays as it is until `torch._dynamo.reset()`."""
+    """Has torch.compile place the kernels from now on. What was compiled before is compiled again when it is called next: torch.compile
+    would else use it for the same model."""
     global _before
     from torch._inductor import config
 
@@ -161,6 +162,7 @@ def enable():
     # Pads products after a measurement: the graph would differ from run to run.
     config.shape_padding = False
     config.post_grad_custom_post_pass = Pass()
+    torch._dynamo.reset()
 
 
 def disable():
