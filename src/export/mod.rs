@@ -18,7 +18,7 @@ use crate::kernel::KernelError;
 use crate::op::OpError;
 use crate::torch::model::{Kind, Place};
 
-pub use receipt::{Receipt, receipts};
+pub use receipt::{Receipt, altered, receipts};
 pub use verify::{Asked, Verified, verify};
 pub use write::{Chosen, Wanted, package};
 

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ExportError, VARIANT};
+use super::write::sha256;
+use super::{ExportError, Plan, VARIANT};
 use crate::evaluation::Evaluation;
 use crate::op::{OpSource, TargetShape};
 
@@ -41,18 +42,34 @@ pub struct Receipt {
     pub commit: Option<String>,
 }
 
-/// The receipts of a package, in the order of their names.
+/// What of a kernel's files is not what was judged, a sentence each.
+#[must_use]
+pub fn altered(package: &Path, plan: &Plan, receipt: &Receipt) -> Vec<String> {
+    let folder = package.join(VARIANT);
+    let mut found = Vec::new();
+    for (file, judged) in [(&plan.image, &receipt.image_sha256), (&plan.source, &receipt.source_sha256)] {
+        match std::fs::read(folder.join(&file.path)) {
+            Err(error) => found.push(format!("{}: {error}", file.path)),
+            Ok(bytes) if sha256(&bytes) != *judged || file.sha256 != *judged => {
+                found.push(format!("{} is not what was judged: its digest differs from the receipt's", file.path));
+            }
+            Ok(_) => {}
+        }
+    }
+    if receipt.source_sha256 != sha256(receipt.kernel.as_bytes()) || plan.key != receipt.region || plan.name != receipt.operation.name {
+        found.push("the receipt is another kernel's".into());
+    }
+    found
+}
+
+/// The receipts of a package, in the order of its plans.
 ///
 /// # Errors
 /// One that cannot be read.
 pub fn receipts(package: &Path) -> Result<Vec<Receipt>, ExportError> {
     let folder = package.join(VARIANT).join("receipts");
-    let mut files: Vec<_> = std::fs::read_dir(&folder)
-        .map_err(ExportError::io(&folder))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
-        .collect();
-    files.sort();
+    let files: Vec<_> =
+        super::plans(package)?.kernels.iter().map(|plan| folder.join(format!("{}.json", plan.name))).collect();
     let read = |path: &Path| {
         let text = std::fs::read_to_string(path).map_err(ExportError::io(path))?;
         serde_json::from_str(&text)

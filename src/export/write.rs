@@ -252,7 +252,8 @@ fn is_importable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain)
 }
 
-fn sha256(bytes: &[u8]) -> String {
+/// SHA-256 in hex.
+pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 

@@ -186,6 +186,7 @@ pub(crate) mod tests {
             torch: "2.11.0".into(),
             python: "3.11".into(),
             threads: 2,
+            device_name: String::new(),
             notes: vec!["graph break at model.py:9".into()],
             regions: vec![
                 region("norm", Kind::Fusible, 2, Some(15.0)),

@@ -203,6 +203,9 @@ pub struct Captured {
     pub python: String,
     /// Threads that PyTorch computed with.
     pub threads: usize,
+    /// The GPU's name; empty on a processor.
+    #[serde(default)]
+    pub device_name: String,
     /// What a reader should know, a sentence each.
     pub notes: Vec<String>,
     /// Its regions, each kind of computation at one set of sizes once.
