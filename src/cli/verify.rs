@@ -39,6 +39,9 @@ pub(super) struct Args {
     /// With --model: time torch.compile in max-autotune too
     #[arg(long, requires = "of_package")]
     max_autotune: bool,
+    /// With --model: how often each way is compiled and timed anew, in turns
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    sessions: u32,
     /// Which run's kernels (the latest where not given)
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
@@ -62,6 +65,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
             python: &args.worker.python,
             dtype: args.model.pass.dtype(),
             max_autotune: args.max_autotune,
+            sessions: args.sessions,
             json: args.json,
         });
     }

@@ -13,8 +13,7 @@ use crate::op::Dtype;
 use crate::torch::Python;
 use crate::torch::model::torch_name;
 
-/// How often each way is compiled and timed anew, and for how many seconds.
-const SESSIONS: u32 = 3;
+/// Seconds that each way is timed in a session, and inputs on which results are compared.
 const SECONDS: f64 = 1.0;
 const DRAWS: u32 = 3;
 
@@ -25,6 +24,8 @@ pub(super) struct Wanted<'a> {
     pub(super) python: &'a PythonArgs,
     pub(super) dtype: Option<Dtype>,
     pub(super) max_autotune: bool,
+    /// How often each way is compiled and timed anew.
+    pub(super) sessions: u32,
     pub(super) json: bool,
 }
 
@@ -45,7 +46,7 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
         dtype: wanted.dtype.map(torch_name),
         seed: crate::rng::secret_seed() % (1 << 31),
         draws: DRAWS,
-        sessions: SESSIONS,
+        sessions: wanted.sessions,
         seconds: SECONDS,
         threads: pytorch::threads(),
         max_autotune: wanted.max_autotune,

@@ -315,9 +315,10 @@ def profile(request):
                     if module and module not in row["modules"]:
                         row["modules"].append(module)
         fusible, calls, pairs = captured.cut
-        home = {node: region.key for region in (*fusible, *calls) for node in region.nodes}
+        home = {node: region for region in (*fusible, *calls) for node in region.nodes}
         for region in pairs:
-            rows[region.key]["parts"] = sorted({home[node] for node in region.nodes if node in home})
+            parts = {id(home[node]): home[node].key for node in region.nodes if node in home}
+            rows[region.key]["parts"] = sorted(parts.values())
     if count is not None and count > 1:
         notes.append(f"dynamo makes {count} graphs of it; the Python between them is in `not explained`")
     notes += broken

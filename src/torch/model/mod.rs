@@ -125,7 +125,7 @@ pub struct Region {
     pub dtype: Option<String>,
     /// Times that it is in a pass.
     pub calls: u32,
-    /// Keys of what a joined one is made of.
+    /// Keys of what a joined one is made of, each as often as it is in it.
     #[serde(default)]
     pub parts: Vec<String>,
     /// µs of one call, timed by itself as torch.compile runs it; none where that failed, and for a joined one.
