@@ -275,7 +275,11 @@ async fn plan_model(
 }
 
 /// Takes a PyTorch model apart and ranks its regions.
-async fn plan_pytorch(wanted: &Wanted<'_>, workspace: &Workspace, options: Options) -> anyhow::Result<(RunState, Pool)> {
+async fn plan_pytorch(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    options: Options,
+) -> anyhow::Result<(RunState, Pool)> {
     let Wanted { args, tell, .. } = wanted;
     let settings = workspace.settings();
     let starter = args.crew.lead().starter(&settings.run)?;
@@ -285,11 +289,12 @@ async fn plan_pytorch(wanted: &Wanted<'_>, workspace: &Workspace, options: Optio
     let Some(backend) = backend else {
         bail!("a PyTorch model is taken apart on this machine; leave --worker out, or name --backend");
     };
-    let own = args.kernels.as_deref().map(|folder| pytorch::kernels_in(folder, backend)).transpose()?.unwrap_or_default();
+    let own =
+        args.kernels.as_deref().map(|folder| pytorch::kernels_in(folder, backend)).transpose()?.unwrap_or_default();
     History::could_begin(workspace, &options.run)?;
     let look = pytorch::Look {
         folder: &args.model,
-        name: options.model.clone(),
+        name: args.model.display().to_string(),
         python: &args.crew.python,
         device: choice.device,
         dtype: args.pass.dtype(),

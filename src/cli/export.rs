@@ -41,7 +41,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let (_, archive) = status::workspace(&args.dir)?;
+    let (workspace, archive) = status::workspace(&args.dir)?;
     let run = match &args.run {
         Some(run) => run.clone(),
         None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
@@ -53,7 +53,10 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let cpu = detect_cpu();
     if cpu.key != state.device_key {
-        bail!("run {run} was on {}, another processor than this one; export it there", state.device);
+        bail!(
+            "run {run} was on {}, another processor than this one (or with another number of cores allowed); export it there",
+            state.device
+        );
     }
     let mut kernels = Vec::new();
     for target in &state.targets {
@@ -79,15 +82,20 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         kernels,
     };
     let plans = export::package(&wanted, &Compiler::new(&cache_dir())?)?;
-    let mut lines = vec![format!("wrote {} ({} kernels, version {})", args.output.display(), plans.kernels.len(), plans.version)];
+    let mut lines =
+        vec![format!("wrote {} ({} kernels, version {})", args.output.display(), plans.kernels.len(), plans.version)];
     for plan in &plans.kernels {
         let against = plan.against.as_deref().unwrap_or("its first version");
         lines.push(format!("  {}  {:.2}x {against}", plan.name, plan.speedup));
     }
-    lines.extend(state.targets.iter().filter(|it| !plans.kernels.iter().any(|plan| plan.name == it.op)).filter_map(left_out));
+    lines.extend(
+        state.targets.iter().filter(|it| !plans.kernels.iter().any(|plan| plan.name == it.op)).filter_map(left_out),
+    );
     let name = &plans.name;
     lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model)"));
-    lines.push(format!("measure it   warpsmith verify {} --model {}", args.output.display(), state.model));
+    let model = workspace.root().join(&state.model);
+    let model = model.canonicalize().unwrap_or(model);
+    lines.push(format!("measure it   warpsmith verify {} --model {}", args.output.display(), model.display()));
     super::say(&lines.join("\n"));
     Ok(ExitCode::SUCCESS)
 }
@@ -218,6 +226,7 @@ fn again(name: &str, receipt: &Receipt, now: &Evaluation, device_key: &str) -> S
         let then = receipt.evaluation.vs_user.map_or(String::new(), |then| format!(", {then:.2}x then"));
         format!("; {ratio:.2}x {}{then}", now.against.as_deref().unwrap_or("what you have"))
     });
-    let other = if receipt.device_key == device_key { String::new() } else { format!("; judged then on {}", receipt.device) };
+    let other =
+        if receipt.device_key == device_key { String::new() } else { format!("; judged then on {}", receipt.device) };
     format!("{name}: {word}{times}{beaten}{other}")
 }

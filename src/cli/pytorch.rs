@@ -43,7 +43,9 @@ pub(super) fn torch_device(device: Device) -> anyhow::Result<String> {
     match device {
         Device::Cpu => Ok("cpu".into()),
         Device::Cuda(number) => Ok(format!("cuda:{number}")),
-        Device::Theirs => bail!("a PyTorch model is taken apart on this machine; leave --worker out, or name --backend"),
+        Device::Theirs => {
+            bail!("a PyTorch model is taken apart on this machine; leave --worker out, or name --backend")
+        }
     }
 }
 

@@ -32,7 +32,10 @@ pub(super) struct Wanted<'a> {
 pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
     let plans = export::plans(wanted.package)?;
     let Some(model) = wanted.model else {
-        bail!("{0} is a package; `warpsmith verify {0} --model MODEL_DIR` names the model to try it in", wanted.package.display());
+        bail!(
+            "{0} is a package; `warpsmith verify {0} --model MODEL_DIR` names the model to try it in",
+            wanted.package.display()
+        );
     };
     if !pytorch::is_model(model) {
         bail!("{} is no PyTorch model: a directory with a model.py", model.display());

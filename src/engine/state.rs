@@ -9,7 +9,7 @@ use crate::agent::{Attempt, Choice, Usage};
 use crate::device::Ceilings;
 use crate::evaluation::{Evaluation, Timing, Verdict};
 use crate::harness::Precision;
-use crate::op::{OpSource, TargetShape};
+use crate::op::{OpError, OpSource, TargetShape};
 use crate::verify::Report;
 
 use super::stop::{Rules, StopReason, TargetProgress};
@@ -210,6 +210,14 @@ impl TargetState {
             parked: BTreeMap::new(),
             incumbent: None,
         }
+    }
+
+    /// What it must compute: a region's own, else the operation's files as `read` finds them.
+    ///
+    /// # Errors
+    /// There are no such files.
+    pub fn operation(&self, read: &dyn Fn(&str) -> Option<String>) -> Result<OpSource, OpError> {
+        self.source.clone().map_or_else(|| OpSource::read(&self.op, read), Ok)
     }
 
     /// Takes in an evaluation of one of its candidates.

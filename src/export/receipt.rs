@@ -56,7 +56,10 @@ pub fn altered(package: &Path, plan: &Plan, receipt: &Receipt) -> Vec<String> {
             Ok(_) => {}
         }
     }
-    if receipt.source_sha256 != sha256(receipt.kernel.as_bytes()) || plan.key != receipt.region || plan.name != receipt.operation.name {
+    if receipt.source_sha256 != sha256(receipt.kernel.as_bytes())
+        || plan.key != receipt.region
+        || plan.name != receipt.operation.name
+    {
         found.push("the receipt is another kernel's".into());
     }
     found

@@ -127,10 +127,16 @@ impl Verified {
     #[must_use]
     pub fn wrong(&self) -> Vec<String> {
         let ours = |way: &str| way.starts_with("patched");
-        let outputs = self.outputs.iter().filter(|it| ours(&it.way)).filter_map(|it| {
-            Some(format!("{}, result {}: {}", it.way, it.output, it.wrong.as_ref()?))
-        });
-        let nan = self.nan.iter().filter(|it| ours(&it.way)).filter_map(|it| Some(format!("{}: {}", it.way, it.wrong.as_ref()?)));
+        let outputs = self
+            .outputs
+            .iter()
+            .filter(|it| ours(&it.way))
+            .filter_map(|it| Some(format!("{}, result {}: {}", it.way, it.output, it.wrong.as_ref()?)));
+        let nan = self
+            .nan
+            .iter()
+            .filter(|it| ours(&it.way))
+            .filter_map(|it| Some(format!("{}: {}", it.way, it.wrong.as_ref()?)));
         outputs.chain(nan).collect()
     }
 
@@ -153,7 +159,10 @@ impl Verified {
     /// In lines.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("PyTorch {} ({} threads); results are compared with {}\n\n", self.torch, self.threads, self.reference);
+        let mut text = format!(
+            "PyTorch {} ({} threads); results are compared with {}\n\n",
+            self.torch, self.threads, self.reference
+        );
         text += &format!("{:<22} {:>10} {:>9}   {:<24} NaN\n", "", "ms a pass", "", "results");
         let middle = |times: &[f64]| {
             let mut sorted = times.to_vec();
@@ -165,7 +174,12 @@ impl Verified {
             let Some(times) = self.us.get(way) else { continue };
             let us = middle(times);
             let beside = compiled.map_or(String::new(), |compiled| format!("{:.2}x", compiled / us));
-            text += &format!("{way:<22} {:>10.3} {beside:>9}   {:<24} {}\n", us / 1e3, self.results(way), self.nan_words(way));
+            text += &format!(
+                "{way:<22} {:>10.3} {beside:>9}   {:<24} {}\n",
+                us / 1e3,
+                self.results(way),
+                self.nan_words(way)
+            );
         }
         for way in ["patched", "patched and compiled"] {
             let never = self.never_called(way);

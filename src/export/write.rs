@@ -31,8 +31,8 @@ const THREAD_FLAGS: [&str; 4] = ["-O2", "-fvisibility=hidden", "-pthread", "-Wl,
 
 /// Instruction sets that a kernel for the machine at hand may use, by how the system's names for them begin.
 const SETS: [&str; 19] = [
-    "sse", "ssse", "avx", "fma", "f16c", "bmi", "abm", "movbe", "adx", "popcnt", "gfni", "vaes", "pclmul", "vpclmul", "amx", "sha_ni",
-    "asimd", "sve", "fphp",
+    "sse", "ssse", "avx", "fma", "f16c", "bmi", "abm", "movbe", "adx", "popcnt", "gfni", "vaes", "pclmul", "vpclmul",
+    "amx", "sha_ni", "asimd", "sve", "fphp",
 ];
 
 /// A kernel that is to go into a package.
@@ -155,7 +155,12 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, compiler: &Compiler) -> 
         version: hex(&version.finalize())[..12].to_owned(),
         torch: wanted.compiled.captured.torch.clone(),
         device: wanted.compiled.device.clone(),
-        cpu_flags: wanted.cpu_flags.iter().filter(|flag| SETS.iter().any(|set| flag.starts_with(set))).cloned().collect(),
+        cpu_flags: wanted
+            .cpu_flags
+            .iter()
+            .filter(|flag| SETS.iter().any(|set| flag.starts_with(set)))
+            .cloned()
+            .collect(),
         threads,
         kernels,
     };

@@ -63,7 +63,8 @@ impl Compiled {
         let calls = f64::from(region.calls);
         match region.kind {
             Kind::Joined => {
-                let parts = region.parts.iter().filter_map(|key| self.captured.regions.iter().find(|it| it.key == *key));
+                let parts =
+                    region.parts.iter().filter_map(|key| self.captured.regions.iter().find(|it| it.key == *key));
                 calls * parts.filter_map(|part| part.us).sum::<f64>()
             }
             _ => calls * region.us.unwrap_or(0.0),
@@ -74,6 +75,13 @@ impl Compiled {
     #[must_use]
     pub fn parts_us(&self) -> f64 {
         self.captured.regions.iter().filter(|region| region.kind != Kind::Joined).map(|region| self.us_of(region)).sum()
+    }
+
+    /// What the compiled pass takes beyond what the device computes, µs: launches and the host's own work. None where the pass could not be
+    /// replayed without them.
+    #[must_use]
+    pub fn gaps_us(&self) -> Option<f64> {
+        self.captured.graph_us.map(|us| (self.captured.compiled_us - us).max(0.0))
     }
 
     /// The region of a name.
@@ -124,7 +132,15 @@ impl Compiled {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.captured.notes.clone();
-        let account = account(self.captured.compiled_us, self.parts_us());
+        let gaps_us = self.gaps_us().unwrap_or(0.0);
+        if gaps_us > MOST_OTHER * self.captured.compiled_us {
+            notes.push(format!(
+                "{:.0} % of the compiled pass is launching: torch.compile(mode=\"reduce-overhead\"), a larger batch, or CUDA graphs of your own \
+                 gain more there than any kernel",
+                100.0 * gaps_us / self.captured.compiled_us
+            ));
+        }
+        let account = account(self.captured.compiled_us, self.parts_us() + gaps_us);
         if account.other_us > MOST_OTHER * account.base_us {
             notes.push(format!(
                 "the parts do not explain {:.0} % of the compiled pass: Python between graphs, launches, copies, or another's work on \
@@ -169,11 +185,13 @@ pub(crate) mod tests {
             parts: vec!["key of norm".into(), "key of mm".into()],
             ..region("mm_norm", Kind::Joined, 1, None)
         };
-        let refused = Region { why_not: Some("a tensor has gaps".into()), ..region("gaps", Kind::Fusible, 1, Some(0.0)) };
+        let refused =
+            Region { why_not: Some("a tensor has gaps".into()), ..region("gaps", Kind::Fusible, 1, Some(0.0)) };
         let captured = Captured {
             eager_us: 200.0,
             compiled_us: 100.0,
             autotune_us: None,
+            graph_us: None,
             call_us: 5.0,
             capture_s: 1.0,
             compile_s: 10.0,
@@ -222,6 +240,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn launches_are_a_part_of_their_own_where_the_pass_could_be_replayed() {
+        let mut profile = sample();
+        assert_eq!(profile.gaps_us(), None);
+        profile.captured.graph_us = Some(82.0);
+        assert!(near(profile.gaps_us().unwrap(), 18.0));
+        let text = profile.table();
+        assert!(text.contains("launch gaps") && text.contains("reduce-overhead"), "{text}");
+        assert!(text.contains("not explained") && text.contains("0.002"), "{text}");
+    }
+
+    #[test]
     fn a_prediction_takes_what_is_faster_and_nothing_that_is_slower() {
         let profile = sample();
         let gained = |pairs: &[(&str, f64)]| {
@@ -234,7 +263,16 @@ pub(crate) mod tests {
     #[test]
     fn the_table_names_every_part_and_what_it_could_give() {
         let text = sample().table();
-        for part in ["compiled 0.100 ms", "eager 0.200 ms", "mm", "1.43x", "not explained", "a tensor has gaps", "graph break", "mm_norm"] {
+        for part in [
+            "compiled 0.100 ms",
+            "eager 0.200 ms",
+            "mm",
+            "1.43x",
+            "not explained",
+            "a tensor has gaps",
+            "graph break",
+            "mm_norm",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 130), "{text}");

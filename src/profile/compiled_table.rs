@@ -12,10 +12,11 @@ impl Compiled {
     #[must_use]
     pub fn table(&self) -> String {
         let it = &self.captured;
+        let graph = it.graph_us.map_or(String::new(), |us| format!(" · as a CUDA graph {}", ms(us)));
         let tuned = it.autotune_us.map_or(String::new(), |us| format!(" · max-autotune {}", ms(us)));
         let mut text = format!(
             "{} · {} weights, {} · {} · PyTorch {} ({} threads)\n\
-             one pass: eager {} · compiled {}{tuned}   ({} passes timed; graphs captured in {:.1} s, compiled in {:.0} s)\n\
+             one pass: eager {} · compiled {}{graph}{tuned}   ({} passes timed; graphs captured in {:.1} s, compiled in {:.0} s)\n\
              last columns: how much faster the compiled pass gets when that row alone takes a half of its time, or none\n\n",
             self.model,
             count(it.parameters),
@@ -30,7 +31,8 @@ impl Compiled {
             it.compile_s,
         );
         let rows = self.rows();
-        let width = rows.iter().map(|row| row.region.name.chars().count()).max().unwrap_or(0).max("not explained".len());
+        let width =
+            rows.iter().map(|row| row.region.name.chars().count()).max().unwrap_or(0).max("not explained".len());
         text += &format!(
             "  # {:<width$} {:<7} {:>5} {:>9} {:>6} {:>6} {:>6}\n",
             "part", "kind", "calls", "ms", "share", "2x", "gone"
@@ -38,6 +40,17 @@ impl Compiled {
         for (at, row) in rows.iter().enumerate() {
             text += &format!("{:>3} {}\n", at + 1, line(row, width));
             text += &places(row);
+        }
+        if let Some(us) = self.gaps_us() {
+            let share = 100.0 * us / self.captured.compiled_us.max(f64::MIN_POSITIVE);
+            text += &format!(
+                "    {:<width$} {:<7} {:>5} {:>9.3} {:>6}\n",
+                "launch gaps",
+                "",
+                "",
+                us / 1e3,
+                format!("{share:.1}%")
+            );
         }
         text += &self.rest(width);
         let joined = self.joined();
@@ -47,7 +60,8 @@ impl Compiled {
                 text += &format!("    {}\n", line(row, width));
             }
         }
-        let refused: Vec<_> = rows.iter().chain(&joined).filter_map(|row| Some((row, row.region.why_not.as_ref()?))).collect();
+        let refused: Vec<_> =
+            rows.iter().chain(&joined).filter_map(|row| Some((row, row.region.why_not.as_ref()?))).collect();
         for (row, why) in refused {
             text += &format!("\nnot a target: {}: {why}", row.region.name);
         }
@@ -59,7 +73,7 @@ impl Compiled {
 
     /// What the parts do not explain, or, with a minus, how much longer they take alone.
     fn rest(&self, width: usize) -> String {
-        let account = account(self.captured.compiled_us, self.parts_us());
+        let account = account(self.captured.compiled_us, self.parts_us() + self.gaps_us().unwrap_or(0.0));
         let (sign, us) = if account.overlap_us > 0.0 { ("-", account.overlap_us) } else { ("", account.other_us) };
         format!(
             "    {:<width$} {:<7} {:>5} {:>9} {:>6}\n",

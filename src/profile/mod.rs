@@ -21,11 +21,11 @@ use crate::model::{Glue, Pass};
 use crate::op::Shape;
 pub use account::{Account, account};
 pub use ask::{ProfileError, measure};
+#[cfg(test)]
+pub(crate) use compiled::tests::sample as compiled_sample;
 pub use compiled::{Compiled, CompiledRow};
 pub use rows::{CallCost, aggregate};
 pub use targets::{LEAST_GAIN, RankedTarget};
-#[cfg(test)]
-pub(crate) use compiled::tests::sample as compiled_sample;
 #[cfg(test)]
 pub(crate) use tests::sample;
 

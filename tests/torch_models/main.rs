@@ -49,7 +49,10 @@ impl Place {
 
     fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache-torch");
-        command.current_dir(self.folder.path()).env("WARPSMITH_CACHE", cache).env("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16");
+        command
+            .current_dir(self.folder.path())
+            .env("WARPSMITH_CACHE", cache)
+            .env("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16");
         // Its own, so that a graph of an earlier run cannot stand for one of this.
         command.env("TORCHINDUCTOR_CACHE_DIR", self.path("inductor"))
     }

@@ -224,16 +224,21 @@ def run(region, values):
     return [known[node] for node in region.outputs]
 
 
-def alone(region, device, seconds, compiled):
-    """µs of a region by itself, on values like those it had: as torch.compile runs it, or, for one library call, as PyTorch does."""
+def alone(region, device):
+    """A call of a region by itself, on values like those it had: as torch.compile runs it, or, for a library, as PyTorch does."""
     inputs = [like(node, device) for node in region.inputs]
 
     def eager(*values):
         return run(region, dict(zip(region.inputs, values)))
 
-    call = torch.compile(eager, dynamic=False) if compiled else eager
-    with torch.no_grad():
-        return clock(lambda: call(*inputs), device, seconds)
+    call = torch.compile(eager, dynamic=False) if region.kind == "fusible" else eager
+    return lambda: call(*inputs)
+
+
+def replayed(call, device):
+    """A replay of it, or itself where there is none; and whether it is one."""
+    replay = graphed(call, device)
+    return (call, False) if replay is None else (replay, True)
 
 
 def like(node, device):
@@ -244,17 +249,27 @@ def like(node, device):
     return made.zero_()
 
 
-def overhead(device, seconds):
-    """What it costs to call something compiled that does next to nothing, µs."""
-    small = torch.zeros(4, device=device)
+def small(device):
+    """A call of something compiled that does next to nothing."""
+    nothing = torch.zeros(4, device=device)
     call = torch.compile(lambda x: x + 1, dynamic=False)
-    with torch.no_grad():
-        return clock(lambda: call(small), device, seconds)[0]
+    return lambda: call(nothing)
 
 
-def whole(call, arguments, device, seconds):
-    with torch.no_grad():
-        return clock(lambda: call(*arguments), device, seconds)
+def in_turns(calls, device, seconds, rounds=3):
+    """µs of each call by its name, and how many were timed: all of them in turns, so that a bad moment is everybody's."""
+    times, failed = {name: [] for name in calls}, {}
+    for number in range(rounds):
+        tell(f"timing, round {number + 1} of {rounds}")
+        for name, (call, share) in calls.items():
+            if name in failed:
+                continue
+            try:
+                with torch.no_grad():
+                    times[name] += clock(call, device, seconds * share / rounds)
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {first_line(error)}"
+    return {name: quartile(some) for name, some in times.items() if name not in failed}, {name: len(some) for name, some in times.items()}, failed
 
 
 def breaks(model, arguments):
@@ -287,7 +302,6 @@ def profile(request):
     tell("running it eagerly")
     with torch.no_grad():
         results = tensors_of(model(*arguments))
-    answer["eager_us"], _ = whole(model, arguments, device, seconds)
     parameters = {}
     for name, one in (*model.named_parameters(), *model.named_buffers()):
         parameters.setdefault(one.untyped_storage().data_ptr(), name)
@@ -329,30 +343,45 @@ def profile(request):
     with torch.no_grad():
         compiled(*arguments)
     answer["compile_s"] = time.perf_counter() - began
-    answer["compiled_us"], answer["rounds"] = whole(compiled, arguments, device, seconds)
-    answer["autotune_us"] = None
+    # What is asked for by its place has a share of the time; regions are many.
+    calls = {"eager": (lambda: model(*arguments), 1.0), "compiled": (lambda: compiled(*arguments), 1.0), "small": (small(device), 0.1)}
     if request["max_autotune"]:
         tell("compiling it again, with max-autotune")
-        try:
-            tuned = torch.compile(model, dynamic=False, mode="max-autotune")
-            answer["autotune_us"], _ = whole(tuned, arguments, device, seconds)
-        except Exception as error:
-            notes.append(f"max-autotune failed: {type(error).__name__}: {first_line(error)}")
-    answer["call_us"] = overhead(device, min(seconds, 0.2))
-    for number, (key, row) in enumerate(rows.items()):
+        tuned = torch.compile(model, dynamic=False, mode="max-autotune")
+        calls["autotune"] = (lambda: tuned(*arguments), 1.0)
+    replay = graphed(lambda: compiled(*arguments), device)
+    if replay is not None:
+        calls["graph"] = (replay, 1.0)
+    bare = set()
+    for key, row in rows.items():
         row["us"] = None
-        if row["kind"] == "joined":
-            continue
-        tell(f"timing part {number + 1} of {len(rows)}: {row['name']}")
-        try:
-            region = ones[key]
-            if not is_static(region):
-                raise Unwritable("sizes are not known beforehand")
-            us, _ = alone(region, device, min(seconds, 0.5), compiled=region.kind == "fusible")
+        if row["kind"] != "joined" and is_static(ones[key]):
+            tell(f"compiling {row['name']} by itself")
+            calls[key] = (alone(ones[key], device), 0.25)
+            try:
+                with torch.no_grad():
+                    calls[key][0]()
+                    one, without = replayed(calls[key][0], device)
+                calls[key] = (one, 0.25)
+                if without:
+                    bare.add(key)
+            except Exception as error:
+                notes.append(f"{row['name']} could not be run alone: {type(error).__name__}: {first_line(error)}")
+                del calls[key]
+    times, counts, failed = in_turns(calls, device, seconds)
+    for name, why in failed.items():
+        notes.append(f"{rows[name]['name'] if name in rows else name} could not be timed: {why}")
+    for needed in ("eager", "compiled"):
+        if needed not in times:
+            raise SystemExit(f"the model could not be run {needed}: {failed[needed]}")
+    answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
+    answer["call_us"] = times.get("small", 0.0)
+    answer["graph_us"] = times.get("graph")
+    for key, row in rows.items():
+        if key in times:
             # What it costs to call a compiled function is no part of the region: in the model it is paid once.
-            row["us"] = max(us - answer["call_us"], 0.05 * us) if region.kind == "fusible" else us
-        except Exception as error:
-            notes.append(f"{row['name']} could not be timed alone: {type(error).__name__}: {first_line(error)}")
+            fused = row["kind"] == "fusible" and key not in bare
+            row["us"] = max(times[key] - answer["call_us"], 0.05 * times[key]) if fused else times[key]
     answer.update(
         regions=list(rows.values()),
         graphs=len(graphs),

@@ -51,8 +51,34 @@ def wait(device):
         torch.cuda.synchronize()
 
 
+def quartile(times):
+    """The lower quartile: what others do on the machine only adds."""
+    return sorted(times)[len(times) // 4]
+
+
+def graphed(call, device):
+    """The same as a CUDA graph that is replayed: what the device takes, without what starting it costs. None where it cannot be captured."""
+    if torch.device(device).type != "cuda":
+        return None
+    try:
+        with torch.no_grad():
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    call()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                call()
+        torch.cuda.synchronize()
+        return graph.replay
+    except Exception:
+        torch.cuda.synchronize()
+        return None
+
+
 def clock(call, device, seconds, least=5):
-    """µs of a call, the lower quartile of many (what others do on the machine only adds), and how many."""
+    """µs of calls, one by one."""
     import time
 
     times = []
@@ -75,5 +101,4 @@ def clock(call, device, seconds, least=5):
             last.record()
             last.synchronize()
             times.append(first.elapsed_time(last) * 100.0)
-    times.sort()
-    return times[len(times) // 4], len(times)
+    return times

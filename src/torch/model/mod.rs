@@ -179,7 +179,10 @@ pub struct Captured {
     pub compiled_us: f64,
     /// The same in max-autotune, where that was asked for and works.
     pub autotune_us: Option<f64>,
-    /// What calling something compiled costs by itself; it has been taken off fused regions.
+    /// The compiled pass as a CUDA graph, where it can be one: what the device takes, without what starting kernels costs.
+    #[serde(default)]
+    pub graph_us: Option<f64>,
+    /// What calling something compiled costs by itself; it has been taken off fused regions that no CUDA graph replayed.
     pub call_us: f64,
     /// Seconds to capture the graphs.
     pub capture_s: f64,
@@ -287,7 +290,11 @@ pub fn ask(
         }
         Err(_) => {
             let said = if last.is_empty() { String::new() } else { format!("; it said: {last}") };
-            Err(TorchError::Died { file: MODEL_FILE.into(), doing: "running the model", how: format!("{status}{said}") })
+            Err(TorchError::Died {
+                file: MODEL_FILE.into(),
+                doing: "running the model",
+                how: format!("{status}{said}"),
+            })
         }
     }
 }
