@@ -10,12 +10,13 @@ use super::bench::{self, TimedArgs, parse_shape, present};
 use super::crew::CrewArgs;
 use super::device::{self, Device};
 use super::options::{DeviceArgs, PassArgs};
+use super::pytorch;
 use super::starter::Starter;
 use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
 use crate::engine::files;
 use crate::engine::stop::{Rules, StopReason};
-use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan};
+use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan, plan_compiled};
 use crate::history::{self, Archive, History, Pending, is_run_id};
 use crate::kernel::{KernelFile, Language, set_dtypes};
 use crate::model::{Graph, ModelConfig};
@@ -27,7 +28,7 @@ use crate::workspace::{RunSettings, Workspace};
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has
-    /// any; or a kernel file, which is improved on its own; or, with --kernel, a PyTorch problem file
+    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or, with --kernel, a PyTorch problem file
     #[arg(value_name = "MODEL_DIR|KERNEL_FILE")]
     pub(super) model: PathBuf,
     #[command(flatten)]
@@ -55,6 +56,10 @@ pub(super) struct RunArgs {
     /// Time a kernel file at this shape instead of its primary one, such as rows=512,cols=4096 (may be repeated)
     #[arg(long, value_name = "SYMBOL=N,...", value_parser = parse_shape)]
     shape: Vec<Shape>,
+    /// Where a PyTorch model's run starts from: a folder with kernel files for its regions (`warpsmith profile MODEL_DIR --write FOLDER`
+    /// names them) [default: those of the workspace]
+    #[arg(long, value_name = "FOLDER")]
+    kernels: Option<PathBuf>,
     /// Seed of everything that is drawn (secret where not given)
     #[arg(long)]
     seed: Option<u64>,
@@ -69,6 +74,11 @@ impl RunArgs {
     /// Whether a kernel file is improved, outside of any model.
     fn is_kernel(&self) -> bool {
         self.model.is_file()
+    }
+
+    /// Whether a PyTorch model is improved.
+    pub(super) fn is_pytorch(&self) -> bool {
+        pytorch::is_model(&self.model)
     }
 
     /// Has the targets begin with kernels that serve no types but those asked for, and the one that is timed.
@@ -116,6 +126,13 @@ impl RunArgs {
         match named.or(self.pass.of_a_model()) {
             Some(option) if self.is_kernel() => bail!(
                 "{option} is for a model, and {} is a kernel file; --shape and --dtype say where it is timed",
+                self.model.display()
+            ),
+            Some(option) if self.is_pytorch() && option != "--only" && option != "--skip" => {
+                pytorch::check_pass(Some(option), &self.model)
+            }
+            _ if self.kernels.is_some() && !self.is_pytorch() => bail!(
+                "--kernels is for a PyTorch model (a directory with a model.py), and {} is none",
                 self.model.display()
             ),
             _ if !self.shape.is_empty() && !self.is_kernel() => bail!(
@@ -193,7 +210,9 @@ pub(super) fn workspace_for(args: &RunArgs) -> anyhow::Result<(Workspace, Vec<St
         return Ok((workspace, said.into_iter().collect()));
     }
     // Looked at first, so that nothing is written beside a directory that is no model.
-    ModelConfig::load(model)?;
+    if !args.is_pytorch() {
+        ModelConfig::load(model)?;
+    }
     let (workspace, made) = Workspace::make(model)?;
     Ok((workspace, made.sentences()))
 }
@@ -212,9 +231,13 @@ async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &Cancellation
     };
     let (state, pool) = match args.is_kernel() {
         true => plan_kernel(wanted, workspace, options).await?,
+        false if args.is_pytorch() => plan_pytorch(wanted, workspace, options).await?,
         false => plan_model(wanted, workspace, options, cancel).await?,
     };
     let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
+    if let Some(compiled) = state.workload.compiled() {
+        pytorch::write_regions(&history.folder().join("regions"), compiled)?;
+    }
     for file in history.left_out() {
         super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));
     }
@@ -279,6 +302,47 @@ async fn plan_model(
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
+
+/// Takes a PyTorch model apart and ranks its regions.
+async fn plan_pytorch(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    options: Options,
+) -> anyhow::Result<(RunState, Pool)> {
+    let Wanted { args, tell, .. } = wanted;
+    let settings = workspace.settings();
+    let starter = args.crew.lead().starter(&settings.run)?;
+    let choice = device::choose(args.crew.device_of_lead(args.device), settings.device, &starter)?;
+    choice.notes().iter().for_each(|note| tell(note));
+    let backend = choice.device.backend();
+    let Some(backend) = backend else {
+        bail!("a PyTorch model is taken apart on this machine; leave --worker out, or name --backend");
+    };
+    let own =
+        args.kernels.as_deref().map(|folder| pytorch::kernels_in(folder, backend)).transpose()?.unwrap_or_default();
+    History::could_begin(workspace, &options.run)?;
+    let look = pytorch::Look {
+        folder: &args.model,
+        name: args.model.display().to_string(),
+        python: &args.crew.python,
+        device: choice.device,
+        dtype: args.pass.dtype(),
+        seed: options.seed,
+        max_autotune: false,
+        seconds: PASS_SECONDS,
+    };
+    tell(&format!("taking {} apart, as torch.compile runs it", args.model.display()));
+    let compiled = pytorch::look(&look, &mut |_| {})?;
+    tell(&compiled.table());
+    pytorch::strangers(&own, &compiled).iter().for_each(|line| tell(line));
+    let worker = starter.start(choice.device, Opening::Now).await?;
+    let kernel = |op: &str| pytorch::kernel(&own, workspace, backend, op);
+    let state = plan_compiled(options, compiled, worker.device(), worker.judge(), &kernel)?;
+    Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
+}
+
+/// Seconds that a PyTorch model is timed each way when a run begins.
+const PASS_SECONDS: f64 = 1.0;
 
 /// Opens a run that was interrupted.
 async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {

@@ -71,7 +71,8 @@ pub(super) struct PythonArgs {
 /// A model directory and the pass through it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ModelArgs {
-    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any; or with
+    /// a `model.py` in PyTorch
     #[arg(value_name = "MODEL_DIR")]
     pub(super) model: PathBuf,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use super::alone;
 use super::begin::RunArgs;
 use super::options::PythonArgs;
 use crate::kernel::kernel_file;
-use crate::op::{ElementType, OpSource, Operation, Role};
+use crate::op::{Dtype, ElementType, OpSource, Operation, Role};
 use crate::torch::{Problem, Python, Service, TorchError};
 use crate::workspace::Workspace;
 
@@ -101,6 +101,11 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// A kernel in C that computes nothing yet.
 fn skeleton(op: &Operation) -> String {
+    skeleton_in(op, Dtype::F32)
+}
+
+/// The same for a type.
+pub(super) fn skeleton_in(op: &Operation, dtype: Dtype) -> String {
     let tensors: Vec<String> = op
         .tensors
         .iter()
@@ -118,7 +123,7 @@ fn skeleton(op: &Operation) -> String {
     let function = op.c_function();
     let function = function.trim_end_matches(';');
     format!(
-        "/*---\nop = \"{0}\"\ndtypes = [\"f32\"]\narch = [\"native\"]\n---*/\n\n\
+        "/*---\nop = \"{0}\"\ndtypes = [\"{dtype}\"]\narch = [\"native\"]\n---*/\n\n\
          /* What to compute: reference/{0}.py. Tensors are row-major; ws_load(x[i]) reads an element as a float, ws_store(v) makes\n   \
          one of it. Everything of every output is to be written.\n\n{1}*/\n{function} {{\n    /* To be written. */\n}}\n",
         op.name,

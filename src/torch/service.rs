@@ -66,6 +66,13 @@ impl Python {
     }
 }
 
+impl Python {
+    /// The interpreter.
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+}
+
 impl Default for Python {
     fn default() -> Self {
         Self::chosen(None)
