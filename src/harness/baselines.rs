@@ -29,7 +29,7 @@ pub(super) fn baselines<B: Backend>(
         let mut arena = bench.arena([size], Placing::Packed)?;
         let memory = CaseMemory::place(&mut arena, op, &case, &[], 1)?;
         memory.draw(&mut arena, 0, Stream::new(bench.seed, "baselines").bits(0)).map_err(JudgeError::from)?;
-        all.extend(bench.baselines(&memory, &arena, 0, compiled)?);
+        all.extend(bench.baselines(&memory, &mut arena, 0, compiled)?);
     }
     Ok(all)
 }

@@ -15,7 +15,7 @@ mod wire;
 
 pub use bound::{Floors, Parts, row_length};
 pub use error::{Fault, TorchError};
-pub use oracle::Oracle;
+pub use oracle::{Oracle, Produced};
 pub use problem::{Problem, bytes, name_of, refusal};
 pub use service::{PYTHON, Python, Service};
 pub use wire::{Argument, Described, Figures, Given, Hello, TensorForm};

@@ -308,6 +308,10 @@ impl Backend for Cuda {
         calls_per_sample(incumbent_us, RECORDING_US, (copies / 2) as u32) as usize
     }
 
+    fn device_name(&self) -> Option<String> {
+        Some(self.facts.uuid.clone())
+    }
+
     fn hosts_are_processes(&self) -> bool {
         false
     }
