@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
 use crate::device::DeviceCard;
-use crate::evaluation::{Baseline, CaseResult, ErrorStats, Stage, Verdict};
+use crate::evaluation::{CaseResult, ErrorStats, Stage, Verdict};
 use crate::kernel::KernelFile;
 use crate::op::{Case, Dtype, OpError, OpSource, Operation, OracleKind, Sample, Shape, TargetShape};
 use crate::torch::{self, Produced, Service};
@@ -209,17 +209,11 @@ impl<B: Backend> Bench<'_, B> {
         }
     }
 
-    /// What PyTorch takes for the inputs of `copy`, where it is the oracle.
-    pub(super) fn baselines(
-        &self,
-        memory: &CaseMemory,
-        arena: &mut B::Arena,
-        copy: usize,
-        compiled: bool,
-    ) -> Result<Vec<Baseline>, Failure> {
-        match self.known.oracle(self.backend)? {
-            Oracle::Header(_) => Ok(Vec::new()),
-            Oracle::Torch(oracle) => Ok(oracle.baselines(memory, arena, copy, compiled).map_err(JudgeError::from)?),
+    /// PyTorch, where it is the oracle.
+    pub(super) fn torch(&self) -> Option<&torch::Oracle> {
+        match self.known.oracle.get()? {
+            Oracle::Torch(oracle) => Some(oracle),
+            Oracle::Header(_) => None,
         }
     }
 

@@ -11,6 +11,7 @@ mod oracle;
 mod problem;
 mod process;
 mod service;
+mod ways;
 mod wire;
 
 pub use bound::{Floors, Parts, row_length};
@@ -18,4 +19,5 @@ pub use error::{Fault, TorchError};
 pub use oracle::{Oracle, Produced};
 pub use problem::{Problem, bytes, name_of, refusal};
 pub use service::{PYTHON, Python, Service};
+pub use ways::Way;
 pub use wire::{Argument, Described, Figures, Given, Hello, TensorForm};

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::bound::{Floors, Form, Measured, Parts, few_terms, row_length};
 use super::inputs::{Inputs, Outputs, numbers, outs, words};
 use super::service::{Service, Unit};
-use super::wire::{Ask, Compared, Evaluated, Far, Guessed, Out, Region, Timed};
-use super::{Hello, TorchError};
-use crate::backend::{Arena, Backend, CaseMemory, Lent, merge_outputs, told_apart};
-use crate::evaluation::{Baseline, ErrorStats};
+use super::wire::{Ask, Compared, Evaluated, Far, Guessed, Out, Region};
+use super::TorchError;
+use crate::backend::{Backend, CaseMemory, Lent, merge_outputs, told_apart};
+use crate::evaluation::ErrorStats;
 use crate::op::{Case, Dtype, Operation, Role};
 use crate::rng::Stream;
 
@@ -23,22 +23,15 @@ const DRAWS: [(usize, u64); 3] = [(1 << 12, 16), (1 << 20, 4), (usize::MAX, 2)];
 /// Drawn from this, always: a yardstick does not depend on a candidate's inputs.
 const SEED: u64 = 0x746f_7263;
 
-/// Seconds that each of PyTorch's ways is timed.
-const SECONDS: f64 = 0.4;
-
 /// An operation's function or problem.
 #[derive(Debug)]
 pub struct Oracle {
-    service: Arc<Service>,
-    unit: Unit,
+    pub(super) service: Arc<Service>,
+    pub(super) unit: Unit,
     yards: RefCell<HashMap<Case, Rc<Yard>>>,
     /// Types in which it was found to depend on its inputs.
     admitted: RefCell<Vec<Dtype>>,
-    timed: RefCell<HashMap<(Case, Mode), Result<f64, String>>>,
 }
-
-/// Of `torch.compile`; `None` is eager.
-type Mode = Option<&'static str>;
 
 /// PyTorch's own error on inputs of one kind.
 #[derive(Debug, Clone)]
@@ -67,7 +60,7 @@ impl Oracle {
     #[must_use]
     pub fn new(service: Arc<Service>, op: &Operation) -> Self {
         let unit = Unit::new(format!("{}.py", op.name), &op.python);
-        Self { service, unit, yards: RefCell::default(), admitted: RefCell::default(), timed: RefCell::default() }
+        Self { service, unit, yards: RefCell::default(), admitted: RefCell::default() }
     }
 
     /// How far the outputs of `copy` are from what its inputs give in double precision, in ratios of what PyTorch's own error allows. Every element is compared. Where PyTorch's own result is no yardstick for a
@@ -127,38 +120,6 @@ impl Oracle {
         Ok(total)
     }
 
-    /// What PyTorch takes for `case` on the inputs of `copy`, each way that it can be run: eagerly, and compiled where `compiled` asks
-    /// for that and it works. Timed in PyTorch's process by itself, not in pairs.
-    ///
-    /// # Errors
-    /// PyTorch's.
-    pub fn baselines<A: Arena>(
-        &self,
-        memory: &CaseMemory,
-        arena: &mut A,
-        copy: usize,
-        compiled: bool,
-    ) -> Result<Vec<Baseline>, TorchError> {
-        let hello = self.service.hello()?;
-        let (op, case) = (memory.operation(), memory.case());
-        let inputs = Inputs::of(memory, arena, copy)?;
-        let modes: &[Mode] = if compiled { &[None, Some("default"), Some("max-autotune")] } else { &[None] };
-        let mut all = Vec::new();
-        for mode in modes {
-            let known = self.timed.borrow().get(&(case.clone(), *mode)).cloned();
-            let us = match known {
-                Some(known) => known,
-                None => {
-                    let us = self.time(op, case, &inputs, *mode).map_err(|error| error.to_string());
-                    self.timed.borrow_mut().insert((case.clone(), *mode), us.clone());
-                    us
-                }
-            };
-            all.push(baseline(&hello, case, *mode, us));
-        }
-        Ok(all)
-    }
-
     /// Refuses an operation of which an answer passes that has nothing to do with its inputs, at a shape that stands for all.
     fn admit<B: Backend>(&self, backend: &B, op: &Operation, dtype: Dtype) -> Result<(), TorchError> {
         if self.admitted.borrow().contains(&dtype) {
@@ -194,16 +155,6 @@ impl Oracle {
         }
         self.admitted.borrow_mut().push(dtype);
         Ok(())
-    }
-
-    fn time(&self, op: &Operation, case: &Case, inputs: &Inputs, mode: Option<&str>) -> Result<f64, TorchError> {
-        let (tensors, numbers) = (inputs.tensors(op, case)?, numbers(op, case)?);
-        let (id, file) = (&self.unit.id, &self.unit.file);
-        let region = Region::of(&inputs.lent);
-        let ask = Ask::Time { id, file, inputs: region, tensors, numbers: &numbers, mode, seconds: SECONDS };
-        let timed: Timed = self.service.ask(Some(&self.unit), &ask, &files(&[&inputs.lent]))?;
-        tracing::info!(us = timed.us, calls = timed.calls, mode, "PyTorch was timed");
-        Ok(timed.us)
     }
 
     /// How far eager PyTorch is off on these inputs; what is right stays there for the question that follows.
@@ -280,22 +231,6 @@ impl Yard {
     }
 }
 
-fn baseline(hello: &Hello, case: &Case, mode: Option<&str>, us: Result<f64, String>) -> Baseline {
-    let name = mode.map_or("eager".to_owned(), |mode| match mode {
-        "default" => "torch.compile".to_owned(),
-        mode => format!("torch.compile {mode}"),
-    });
-    let how = format!(
-        "PyTorch {}, {} threads; the median of calls in a row in its own process, caches warm, not in pairs with the kernel",
-        hello.torch, hello.threads
-    );
-    let (us, why) = match us {
-        Ok(us) => (Some(us), None),
-        Err(why) => (None, Some(why)),
-    };
-    Baseline { name, shape: case.shape.clone(), dtype: case.dtype, us, why, how }
-}
-
 /// What is said of an operation of which a guess passes, in the order of [`Guessed`].
 const TRIVIAL: [&str; 4] = [
     "a tensor of zeros passes for its result",
@@ -305,7 +240,7 @@ const TRIVIAL: [&str; 4] = [
 ];
 
 /// The files of what is lent, in order.
-fn files<'a>(lent: &[&'a Lent]) -> Vec<BorrowedFd<'a>> {
+pub(super) fn files<'a>(lent: &[&'a Lent]) -> Vec<BorrowedFd<'a>> {
     lent.iter().flat_map(|lent| &lent.pieces).map(|piece| piece.file.as_fd()).collect()
 }
 

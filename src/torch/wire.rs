@@ -63,16 +63,21 @@ pub(super) enum Ask<'a> {
         numbers: &'a [(String, Value)],
         outputs: &'a [Out],
     },
-    /// Times it, compiled in a mode or eagerly. Files: inputs.
-    Time {
+    /// Gets a way of computing it ready: compiled in a mode, or eagerly. Caches are as large as this. Files: inputs.
+    Prepare {
         id: &'a str,
         file: &'a str,
         inputs: Region,
         tensors: Vec<Tensor<'a>>,
         numbers: &'a [(String, Value)],
+        way: &'a str,
         mode: Option<&'a str>,
-        seconds: f64,
+        cold_bytes: u64,
     },
+    /// Times so many calls of a way that is ready.
+    Block { file: &'a str, way: &'a str, calls: usize },
+    /// Gives up what was got ready, and its memory.
+    Forget { file: &'a str },
     /// Looks at a problem file; with `values` at the values of its tensors too.
     Describe { file: &'a str, source: &'a str, values: bool },
 }
@@ -84,7 +89,8 @@ impl Ask<'_> {
             Self::Load { .. } => "reading the file",
             Self::Evaluate { .. } | Self::Trivial { .. } => "evaluating it",
             Self::Compare { .. } => "comparing results",
-            Self::Time { .. } => "being timed",
+            Self::Prepare { .. } => "getting ready to be timed",
+            Self::Block { .. } | Self::Forget { .. } => "being timed",
             Self::Describe { .. } => "describing it",
         }
     }
@@ -96,7 +102,9 @@ impl Ask<'_> {
             | Self::Evaluate { file, .. }
             | Self::Compare { file, .. }
             | Self::Trivial { file, .. }
-            | Self::Time { file, .. }
+            | Self::Prepare { file, .. }
+            | Self::Block { file, .. }
+            | Self::Forget { file }
             | Self::Describe { file, .. } => file,
         }
     }
@@ -228,10 +236,8 @@ pub(super) struct Reply {
 /// How long a call takes.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Timed {
-    /// µs, the median.
+    /// µs.
     pub us: f64,
-    /// Of so many calls.
-    pub calls: u64,
 }
 
 /// A problem file as PyTorch sees it.
