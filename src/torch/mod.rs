@@ -8,6 +8,8 @@ mod bound;
 mod error;
 mod inputs;
 mod oracle;
+#[cfg(test)]
+mod plain;
 mod problem;
 mod process;
 mod service;

@@ -12,7 +12,7 @@ K = "1048576"
 PART = "K / PARTS"
 [[scratch]]
 name = "parts"
-elements = "PARTS * M"
+shape = ["PARTS", "M"]
 dtype = "f32"
 init = "poison"
 [[launch]]
