@@ -22,6 +22,14 @@ pub(super) struct Beside {
     pub(super) baselines: Vec<Baseline>,
     /// The gain against the fastest way, and its name.
     pub(super) fastest: Option<(f64, String)>,
+    /// The same gain where the rule would keep the kernel against that way.
+    pub(super) kept: Option<Speedup>,
+}
+
+impl Beside {
+    pub(super) const fn nothing() -> Self {
+        Self { baselines: Vec::new(), fastest: None, kept: None }
+    }
 }
 
 /// PyTorch's ways of computing the operation over a target, each in paired blocks with `candidate`; none where a header is the oracle. The
@@ -34,7 +42,7 @@ pub(super) fn baselines<B: Backend>(
     (margin, seed): (Margin, u64),
     compiled: bool,
 ) -> Result<Beside, Failure> {
-    let Some(oracle) = bench.torch() else { return Ok(Beside { baselines: Vec::new(), fastest: None }) };
+    let Some(oracle) = bench.torch() else { return Ok(Beside::nothing()) };
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
     let decision = Decision::new(margin, &calls);
     let match_up = MatchUp { incumbent: candidate, candidate, rounds: 1 };
@@ -56,6 +64,7 @@ pub(super) fn baselines<B: Backend>(
         }
         all.extend(rows(target, *way, &blocks, ratio, &how));
     }
+    let mut kept = None;
     let fastest = match best {
         None => None,
         Some((_, way)) => {
@@ -66,7 +75,7 @@ pub(super) fn baselines<B: Backend>(
                 sessions.push(blocks(bench, oracle, &mut rig, (match_up, way), CONFIRM_BLOCKS)?);
             }
             let (speedup, unbeaten) = match decision.confirm(&sessions) {
-                Outcome::Keep { speedup, .. } => (speedup, String::new()),
+                Outcome::Keep { speedup, .. } => (*kept.insert(speedup), String::new()),
                 Outcome::Revert { speedup, why } => (speedup, why),
             };
             for baseline in all.iter_mut().filter(|baseline| baseline.name == way.name()) {
@@ -78,7 +87,7 @@ pub(super) fn baselines<B: Backend>(
         }
     };
     oracle.forget().map_err(JudgeError::from)?;
-    Ok(Beside { baselines: all, fastest })
+    Ok(Beside { baselines: all, fastest, kept })
 }
 
 /// Gets a way ready at every shape; why it does not work, where it does not.

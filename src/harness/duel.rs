@@ -60,11 +60,17 @@ pub(super) fn time<B: Backend>(
         let sessions = if task.look { 1 } else { CONFIRM_SESSIONS };
         let library = against_library(&bench.here(), target, candidate, spread.rounds, (task.seed, sessions))?;
         let margin = spread.decision.margin();
-        let Beside { baselines, fastest } = baselines(&bench.here(), target, candidate, (margin, task.seed), !task.look)?;
+        let Beside { baselines, fastest, kept } =
+            baselines(&bench.here(), target, candidate, (margin, task.seed), !task.look)?;
         let library = library.or(fastest);
         let (vs_user, against) = library.map_or((1.0, None), |(ratio, name)| (ratio, Some(name)));
         let vs_user = Some(vs_user);
-        return Ok(Timed { verdict: Verdict::Base, timing, vs_user, against, baselines, first_block: 1.0 });
+        // A start that beats everything the user has today is the first that is kept.
+        let verdict = match kept.filter(|_| !task.look) {
+            Some(speedup) => Verdict::Keep { speedup, simpler: false },
+            None => Verdict::Base,
+        };
+        return Ok(Timed { verdict, timing, vs_user, against, baselines, first_block: 1.0 });
     };
     let incumbent = bench.trusted(incumbent_text, target)?;
     let (margin, rounds) = match task.precision {
@@ -126,9 +132,9 @@ pub(super) fn time<B: Backend>(
         Outcome::Keep { speedup, .. } => versus_user(bench, task, target, candidate, rounds, speedup.ratio)?,
         _ => (None, None),
     };
-    let Beside { baselines, fastest } = match &outcome {
+    let Beside { baselines, fastest, .. } = match &outcome {
         Outcome::Keep { .. } => baselines(&bench.here(), target, candidate, (margin, task.seed), true)?,
-        Outcome::Revert { .. } => Beside { baselines: Vec::new(), fastest: None },
+        Outcome::Revert { .. } => Beside::nothing(),
     };
     let (vs_user, against) = match fastest {
         Some((ratio, name)) => (Some(ratio), Some(name)),

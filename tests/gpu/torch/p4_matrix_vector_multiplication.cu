@@ -16,19 +16,19 @@ shape = ["PARTS", "M"]
 dtype = "f32"
 init = "poison"
 [[launch]]
-kernel = "some"
+kernel = "products"
 grid   = ["PARTS", "M / ROWS"]
 block  = ["THREADS"]
 args   = ["A", "B", "parts"]
 [[launch]]
-kernel = "all"
+kernel = "totals"
 grid   = ["ceil_div(M, 256)"]
 block  = ["256"]
 args   = ["parts", "out"]
 ---*/
 
 /* Bound by the memory that A is in. B, 4 MB, stays in the L2 cache; a block reads it once for ROWS rows. */
-extern "C" __global__ void __launch_bounds__(THREADS) some(const float *__restrict__ A, const float *__restrict__ B, float *__restrict__ parts) {
+extern "C" __global__ void __launch_bounds__(THREADS) products(const float *__restrict__ A, const float *__restrict__ B, float *__restrict__ parts) {
     const int64_t row = (int64_t)blockIdx.y * ROWS, begin = (int64_t)blockIdx.x * PART;
     const float4 *const b = (const float4 *)(B + begin);
     float4 sum[ROWS] = {};
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) some(const float *__restri
     }
 }
 
-extern "C" __global__ void all(const float *__restrict__ parts, float *__restrict__ out) {
+extern "C" __global__ void totals(const float *__restrict__ parts, float *__restrict__ out) {
     const int row = blockIdx.x * 256 + threadIdx.x;
     if (row >= M) return;
     float s = 0;
