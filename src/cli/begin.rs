@@ -34,7 +34,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pass: PassArgs,
     #[command(flatten)]
-    device: DeviceArgs,
+    pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) crew: CrewArgs,
     /// Go on with a run (the latest where none is named), or with one from a file that `warpsmith bundle` has written

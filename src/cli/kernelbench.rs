@@ -6,11 +6,15 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use super::options::PythonArgs;
+use super::device::{self, Device};
+use super::options::{DeviceArgs, PythonArgs};
 use super::problem::told;
 use super::prune::size;
+use super::starter::Starter;
 use crate::backend::cpu::available_memory;
+use crate::backend::cuda;
 use crate::torch::{self, Argument, Described, Fault, Python, Service};
+use crate::workspace::DeviceSettings;
 
 /// Bytes that judging takes for each byte of tensors: three sets of them, and everything once more in double precision.
 const BYTES_EACH: u64 = 8;
@@ -24,6 +28,8 @@ pub(super) struct Args {
     /// The checkout, or the folder in it that has level1, level2, ...
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
+    #[command(flatten)]
+    device: DeviceArgs,
     #[command(flatten)]
     python: PythonArgs,
     #[command(subcommand)]
@@ -66,7 +72,11 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let Command::List(list) = &args.command;
     let files = problems(&args.root, list.level)?;
     let service = Service::new(Python::chosen(args.python.python.as_deref()));
-    let free = available_memory();
+    let device = device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device;
+    let free = match device {
+        Device::Cuda(number) => cuda::memory_of(number).ok(),
+        Device::Cpu | Device::Theirs => available_memory(),
+    };
     let mut rows = Vec::new();
     for (level, path) in files {
         let row = row(&service, level, &path, free)?;
@@ -121,7 +131,7 @@ fn row(service: &Service, level: u32, path: &Path, free: Option<u64>) -> anyhow:
             let bytes = torch::bytes(&described);
             let wanted = bytes.saturating_mul(BYTES_EACH);
             let too_large = free.filter(|free| wanted > *free).map(|free| {
-                format!("judging it takes about {}, and this machine has {} free", size(wanted), size(free))
+                format!("judging it takes about {}, and this device has {}", size(wanted), size(free))
             });
             let refused = torch::refusal(&described).or(too_large);
             Ok(Row { level, problem, tensors: tensors(&described), bytes, flops: described.flops, refused })

@@ -9,14 +9,18 @@ mod error;
 mod inputs;
 pub mod model;
 mod oracle;
+#[cfg(test)]
+mod plain;
 mod problem;
 mod process;
 mod service;
+mod ways;
 mod wire;
 
 pub use bound::{Floors, Parts, row_length};
 pub use error::{Fault, TorchError};
-pub use oracle::Oracle;
+pub use oracle::{Oracle, Produced};
 pub use problem::{Problem, bytes, name_of, refusal};
 pub use service::{PYTHON, Python, Service};
+pub use ways::Way;
 pub use wire::{Argument, Described, Figures, Given, Hello, TensorForm};

@@ -83,6 +83,8 @@ impl Default for Python {
 #[derive(Debug)]
 pub struct Service {
     python: Python,
+    /// The GPU that it computes on, if any.
+    gpu: Option<String>,
     process: Mutex<Option<Process>>,
 }
 
@@ -107,7 +109,13 @@ impl Service {
     /// Nothing is started yet.
     #[must_use]
     pub const fn new(python: Python) -> Self {
-        Self { python, process: Mutex::new(None) }
+        Self { python, gpu: None, process: Mutex::new(None) }
+    }
+
+    /// The same on a GPU, by its UUID.
+    #[must_use]
+    pub fn on(self, gpu: Option<String>) -> Self {
+        Self { gpu, ..self }
     }
 
     /// Starts it, where it is not, and does not wait until it is ready: what fails is told when it is asked.
@@ -205,6 +213,6 @@ impl Service {
     fn start(&self) -> Result<Process, TorchError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = available_memory().unwrap_or(MEMORY) / 4 * 3;
-        Process::start(&self.python.program, &Setup { parent: std::process::id(), threads, memory })
+        Process::start(&self.python.program, &Setup { parent: std::process::id(), threads, memory, gpu: self.gpu.clone() })
     }
 }

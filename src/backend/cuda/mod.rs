@@ -11,7 +11,7 @@ mod nvml;
 mod opening;
 mod sanitizer;
 
-pub use backend::{Cuda, company, gpus, installed, key_of};
+pub use backend::{Cuda, company, gpus, installed, key_of, memory_of, uuid_of};
 pub use compile::{
     Compiled, Compiler, JitCode, Resources, Search, Told, Toolkit, TritonFound, Unit, candidate_source, nvrtc_main,
     prelude,

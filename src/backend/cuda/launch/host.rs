@@ -238,6 +238,10 @@ impl crate::backend::Host for Host {
         Self::occupancy(self, call.image, &call.ints).unwrap_or_default().into_iter().map(words).collect()
     }
 
+    fn stands(taken: &Vec<[u64; 2]>, memory: &CaseMemory, arena: &mut Arena, copy: usize) -> bool {
+        arena.digests(&memory.outputs(copy)).is_ok_and(|digests| digests == *taken)
+    }
+
     fn take(&self, memory: &CaseMemory, arena: &mut Arena, copy: usize) -> Vec<[u64; 2]> {
         // Where the device is lost there is no digest, and the comparison that follows says so.
         arena.digests(&memory.outputs(copy)).unwrap_or_default()
