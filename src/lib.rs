@@ -31,6 +31,8 @@ pub mod device;
 pub mod engine;
 pub mod evaluation;
 #[doc(hidden)]
+pub mod export;
+#[doc(hidden)]
 pub mod expr;
 #[doc(hidden)]
 pub mod forward;

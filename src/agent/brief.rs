@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::DeviceCard;
 use crate::evaluation::{Timing, Verdict};
+use crate::kernel::{KernelFile, Language};
 use crate::op::{OpSource, TargetShape};
 
 /// What an agent is told about the task.
@@ -62,4 +63,13 @@ pub struct Attempt {
     pub predicted: Option<f64>,
     /// What the judge said.
     pub verdict: Verdict,
+}
+
+impl Brief {
+    /// What the incumbent is written in; where it is no kernel file, what is usual for the device.
+    #[must_use]
+    pub fn language(&self) -> Language {
+        let usual = || Language::of_backend(&self.backend).first().copied().unwrap_or(Language::C);
+        KernelFile::parse(&self.incumbent).map_or_else(|_| usual(), |kernel| kernel.language)
+    }
 }

@@ -29,8 +29,10 @@ pub use error::ChangeError;
 pub use headers::{Remarks, Techniques};
 pub use parse::{MAX_BLOCKS, MAX_REPLY_BYTES, parse, remarks};
 
-/// The first characters of a kernel file.
+/// The first characters of a kernel file in C or CUDA C++.
 const FRONT_MATTER: &str = "/*---";
+/// Those of one in Triton, whose front matter is in its docstring.
+const DOCSTRING: &str = "\"\"\"";
 
 /// A reply that has a change.
 #[derive(Debug, Clone, PartialEq)]

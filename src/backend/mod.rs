@@ -14,7 +14,7 @@ mod step;
 mod values;
 
 use std::num::NonZeroU64;
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ pub use call::{Call, Region, Span, calls_per_sample};
 pub use fault::Fault;
 pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
 pub use step::Step;
-pub(crate) use values::decode_into;
 
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
@@ -181,6 +180,11 @@ pub trait Backend: Sized {
     /// How many launches a sample should hold when one takes `incumbent_us`, with `copies` rotated sets of buffers.
     fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize;
 
+    /// Who the device is to other programs that are to work on it too, where it is not the processor: a GPU's UUID.
+    fn device_name(&self) -> Option<String> {
+        None
+    }
+
     /// Whether each host is a process of its own. Where it is not, the confirmation of a gain runs in another worker process.
     fn hosts_are_processes(&self) -> bool;
 
@@ -331,6 +335,26 @@ pub struct Exchange {
     pub to: usize,
 }
 
+/// Memory that a process of the judge's may map: it reads, and cannot write.
+#[derive(Debug)]
+pub struct Lent {
+    /// Whether it is a device's, to be mapped by its driver.
+    pub device: bool,
+    /// Which lie behind each other, gaps between them.
+    pub pieces: Vec<Piece>,
+}
+
+/// A file of memory.
+#[derive(Debug)]
+pub struct Piece {
+    /// The file.
+    pub file: OwnedFd,
+    /// Its place in what is lent, bytes.
+    pub at: usize,
+    /// Its length in bytes.
+    pub bytes: usize,
+}
+
 /// Device memory in two regions, with red zones around every buffer. Work on it is done when a method that returns something
 /// returns.
 pub trait Arena {
@@ -374,11 +398,12 @@ pub trait Arena {
     }
     /// Overwrites bytes from `at` on.
     fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]);
-    /// The file that holds the inputs, each at its span's offset, for a process of the judge's that maps it; `None` where they are in
-    /// no file.
-    fn inputs_file(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
+    /// A region for a process of the judge's to read, each buffer at its span's offset; `None` where a kernel that was launched may still
+    /// write to it. Nothing of what was launched here runs any more.
+    ///
+    /// # Errors
+    /// What the system or the driver refused.
+    fn lend(&mut self, region: Region) -> Result<Option<Lent>, MemoryError>;
     /// Which of these inputs (an index) is not as the judge's last write left it. Where kernels cannot write to inputs, none.
     fn changed_input(&mut self, inputs: &[Span]) -> Option<usize>;
 }
@@ -414,10 +439,13 @@ pub trait Host {
     fn occupancy(&mut self, _call: &Call) -> Vec<String> {
         Vec::new()
     }
-    /// The bytes of outputs that were taken, in the operation's order, where they are on this side.
+    /// The bytes of outputs that were taken, in the operation's order, where they are on this side; else they are where they were, out
+    /// of reach of a kernel that has ended ([`Host::stands`]).
     fn bytes(_taken: &Self::Taken) -> Option<&[Vec<u8>]> {
         None
     }
+    /// Whether the outputs of `copy` are still those that were taken.
+    fn stands(taken: &Self::Taken, memory: &CaseMemory, arena: &mut Self::Arena, copy: usize) -> bool;
     /// Takes the outputs of `copy` as they are now.
     fn take(&self, memory: &CaseMemory, arena: &mut Self::Arena, copy: usize) -> Self::Taken;
 }

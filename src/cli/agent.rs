@@ -116,7 +116,8 @@ impl AgentArgs {
 
     /// Tells model (or kernel) and transcript apart in whichever order they came.
     pub(super) fn find_transcript(&mut self, model: &mut PathBuf) {
-        let is_kernel = |path: &Path| path.extension().is_some_and(|name| name == "c" || name == "cu");
+        let is_kernel =
+            |path: &Path| path.extension().is_some_and(|name| ["c", "cu", "py"].iter().any(|known| name == *known));
         if let Some(second) = &mut self.transcript
             && model.is_file()
             && (second.is_dir() || is_kernel(second) && !is_kernel(model))

@@ -35,7 +35,8 @@ pub(super) fn workspace_of(kernel: &Path) -> anyhow::Result<(Workspace, Vec<Stri
 pub(super) fn path_in(workspace: &Workspace, path: &Path) -> anyhow::Result<String> {
     let full = path.canonicalize().with_context(|| path.display().to_string())?;
     let path = full.strip_prefix(workspace.root()).unwrap_or(&full);
-    Ok(path.to_string_lossy().into_owned())
+    // A model that is its own workspace.
+    Ok(if path.as_os_str().is_empty() { ".".into() } else { path.to_string_lossy().into_owned() })
 }
 
 /// The state that the kernel starts from; `options.model` names its file.

@@ -10,14 +10,15 @@ use super::bench::{self, TimedArgs, parse_shape, present};
 use super::crew::CrewArgs;
 use super::device::{self, Device};
 use super::options::{DeviceArgs, PassArgs};
+use super::pytorch;
 use super::starter::Starter;
 use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
 use crate::engine::files;
 use crate::engine::stop::{Rules, StopReason};
-use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan};
+use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan, plan_compiled};
 use crate::history::{self, Archive, History, Pending, is_run_id};
-use crate::kernel::{KernelFile, set_dtypes};
+use crate::kernel::{KernelFile, Language, set_dtypes};
 use crate::model::{Graph, ModelConfig};
 use crate::op::{Dtype, Shape};
 use crate::worker::Client;
@@ -27,13 +28,13 @@ use crate::workspace::{RunSettings, Workspace};
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has
-    /// any; or a kernel file, which is improved on its own; or, with --kernel, a PyTorch problem file
+    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or, with --kernel, a PyTorch problem file
     #[arg(value_name = "MODEL_DIR|KERNEL_FILE")]
     pub(super) model: PathBuf,
     #[command(flatten)]
     pass: PassArgs,
     #[command(flatten)]
-    device: DeviceArgs,
+    pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) crew: CrewArgs,
     /// Go on with a run (the latest where none is named), or with one from a file that `warpsmith bundle` has written
@@ -46,12 +47,19 @@ pub(super) struct RunArgs {
     /// other (may be repeated, or separated by commas)
     #[arg(long, value_enum, value_name = "DTYPE", value_delimiter = ',')]
     dtypes: Vec<Dtype>,
+    /// Begin with the kernels that are written in this language [default: cuda on a GPU, c on a processor]
+    #[arg(long, value_name = "LANGUAGE", value_parser = language_of)]
+    language: Option<Language>,
     /// Leave these operations alone
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     skip: Vec<String>,
     /// Time a kernel file at this shape instead of its primary one, such as rows=512,cols=4096 (may be repeated)
     #[arg(long, value_name = "SYMBOL=N,...", value_parser = parse_shape)]
     shape: Vec<Shape>,
+    /// Where a PyTorch model's run starts from: a folder with kernel files for its regions (`warpsmith profile MODEL_DIR --write FOLDER`
+    /// names them) [default: those of the workspace]
+    #[arg(long, value_name = "FOLDER")]
+    kernels: Option<PathBuf>,
     /// Seed of everything that is drawn (secret where not given)
     #[arg(long)]
     seed: Option<u64>,
@@ -66,6 +74,11 @@ impl RunArgs {
     /// Whether a kernel file is improved, outside of any model.
     fn is_kernel(&self) -> bool {
         self.model.is_file()
+    }
+
+    /// Whether a PyTorch model is improved.
+    pub(super) fn is_pytorch(&self) -> bool {
+        pytorch::is_model(&self.model)
     }
 
     /// Has the targets begin with kernels that serve no types but those asked for, and the one that is timed.
@@ -85,6 +98,21 @@ impl RunArgs {
         Ok(())
     }
 
+    /// The language of the kernels that a model's run begins with, on this device.
+    fn language_on(&self, device: &DeviceCard) -> anyhow::Result<Language> {
+        let there = Language::of_backend(&device.backend);
+        match self.language {
+            None => there.first().copied().context("this build has no language for that device"),
+            Some(language) if there.contains(&language) => Ok(language),
+            Some(language) => bail!(
+                "--language {}: {} runs kernels in {}",
+                language.name(),
+                device.name,
+                there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
+            ),
+        }
+    }
+
     /// Refuses what means nothing for a kernel alone, or for a model.
     fn check(&self) -> anyhow::Result<()> {
         present(&self.model)?;
@@ -94,9 +122,17 @@ impl RunArgs {
         }
         let of_a_model = [("--only", &self.only), ("--skip", &self.skip)];
         let named = of_a_model.iter().find(|(_, ops)| !ops.is_empty()).map(|(option, _)| *option);
+        let named = named.or(self.language.map(|_| "--language"));
         match named.or(self.pass.of_a_model()) {
             Some(option) if self.is_kernel() => bail!(
                 "{option} is for a model, and {} is a kernel file; --shape and --dtype say where it is timed",
+                self.model.display()
+            ),
+            Some(option) if self.is_pytorch() && option != "--only" && option != "--skip" => {
+                pytorch::check_pass(Some(option), &self.model)
+            }
+            _ if self.kernels.is_some() && !self.is_pytorch() => bail!(
+                "--kernels is for a PyTorch model (a directory with a model.py), and {} is none",
                 self.model.display()
             ),
             _ if !self.shape.is_empty() && !self.is_kernel() => bail!(
@@ -106,6 +142,15 @@ impl RunArgs {
             _ => Ok(()),
         }
     }
+}
+
+/// A language by its name on the command line.
+fn language_of(text: &str) -> Result<Language, String> {
+    let known = || Language::ALL.map(Language::name).join(", ");
+    Language::ALL
+        .into_iter()
+        .find(|language| language.name() == text)
+        .ok_or_else(|| format!("`{text}` is none of {}", known()))
 }
 
 /// A run as it is wanted.
@@ -165,7 +210,9 @@ pub(super) fn workspace_for(args: &RunArgs) -> anyhow::Result<(Workspace, Vec<St
         return Ok((workspace, said.into_iter().collect()));
     }
     // Looked at first, so that nothing is written beside a directory that is no model.
-    ModelConfig::load(model)?;
+    if !args.is_pytorch() {
+        ModelConfig::load(model)?;
+    }
     let (workspace, made) = Workspace::make(model)?;
     Ok((workspace, made.sentences()))
 }
@@ -184,9 +231,13 @@ async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &Cancellation
     };
     let (state, pool) = match args.is_kernel() {
         true => plan_kernel(wanted, workspace, options).await?,
+        false if args.is_pytorch() => plan_pytorch(wanted, workspace, options).await?,
         false => plan_model(wanted, workspace, options, cancel).await?,
     };
     let history = History::begin(workspace, &state.run, serde_json::to_value(&state)?)?;
+    if let Some(compiled) = state.workload.compiled() {
+        pytorch::write_regions(&history.folder().join("regions"), compiled)?;
+    }
     for file in history.left_out() {
         super::warn(&format!("note: {} is large and untracked; the run's branch does not have it", file.display()));
     }
@@ -242,14 +293,56 @@ async fn plan_model(
     let read = files::reader(Some(workspace));
     choice.notes().iter().for_each(|note| tell(note));
     tell(&format!("profiling {} on {}", args.model.display(), worker.device().name));
-    let kernels = files::kernels(Some(workspace), worker.device(), pass.dtype)?;
+    let language = args.language_on(worker.device())?;
+    let kernels = files::kernels_in(Some(workspace), worker.device(), language, pass.dtype)?;
     let profile = crate::profile::measure(&mut worker, &config, pass, &kernels, &read, options.seed, cancel).await?;
     tell(&profile.table());
-    let kernel = |op: &str| files::kernel(Some(workspace), worker.device(), op, pass.dtype);
+    let kernel = |op: &str| files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype);
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
+
+/// Takes a PyTorch model apart and ranks its regions.
+async fn plan_pytorch(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    options: Options,
+) -> anyhow::Result<(RunState, Pool)> {
+    let Wanted { args, tell, .. } = wanted;
+    let settings = workspace.settings();
+    let starter = args.crew.lead().starter(&settings.run)?;
+    let choice = device::choose(args.crew.device_of_lead(args.device), settings.device, &starter)?;
+    choice.notes().iter().for_each(|note| tell(note));
+    let backend = choice.device.backend();
+    let Some(backend) = backend else {
+        bail!("a PyTorch model is taken apart on this machine; leave --worker out, or name --backend");
+    };
+    let own =
+        args.kernels.as_deref().map(|folder| pytorch::kernels_in(folder, backend)).transpose()?.unwrap_or_default();
+    History::could_begin(workspace, &options.run)?;
+    let look = pytorch::Look {
+        folder: &args.model,
+        name: args.model.display().to_string(),
+        python: &args.crew.python,
+        device: choice.device,
+        dtype: args.pass.dtype(),
+        seed: options.seed,
+        max_autotune: false,
+        seconds: PASS_SECONDS,
+    };
+    tell(&format!("taking {} apart, as torch.compile runs it", args.model.display()));
+    let compiled = pytorch::look(&look, &mut |_| {})?;
+    tell(&compiled.table());
+    pytorch::strangers(&own, &compiled).iter().for_each(|line| tell(line));
+    let worker = starter.start(choice.device, Opening::Now).await?;
+    let kernel = |op: &str| pytorch::kernel(&own, workspace, backend, op);
+    let state = plan_compiled(options, compiled, worker.device(), worker.judge(), &kernel)?;
+    Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
+}
+
+/// Seconds that a PyTorch model is timed each way when a run begins.
+const PASS_SECONDS: f64 = 1.0;
 
 /// Opens a run that was interrupted.
 async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {

@@ -96,7 +96,7 @@ pub(super) struct TimedArgs {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     match &args.compile {
-        Some(gpu) => super::compile::main(args.one()?, gpu),
+        Some(gpu) => super::compile::main(args.one()?, gpu, args.worker.python.python.as_deref()),
         None => session::block_on(bench(args)),
     }
 }
@@ -104,7 +104,9 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 impl Args {
     /// The operation of the problem that was given.
     fn given(&self) -> anyhow::Result<Option<OpSource>> {
-        let problem = self.problem.as_ref().map(|path| super::problem::read(path, &self.worker.python)).transpose()?;
+        let gpu = self.kernels.first().and_then(|kernel| super::problem::gpu_for(kernel, self.device));
+        let read = |path: &PathBuf| super::problem::read(path, &self.worker.python, gpu);
+        let problem = self.problem.as_ref().map(read).transpose()?;
         Ok(problem.map(|problem| problem.source))
     }
 
@@ -254,6 +256,9 @@ impl Wanted {
             BackendName::Cpu => Dtype::F32,
             BackendName::Cuda => Dtype::F16,
         };
+        // A kernel that does not serve what is usual here is timed in what it serves.
+        let served = KernelFile::parse(&self.text).map(|kernel| kernel.front.dtypes).unwrap_or_default();
+        let usual = if served.contains(&usual) { usual } else { served.first().copied().unwrap_or(usual) };
         let dtype = args.dtype.unwrap_or(usual);
         if args.shape.is_empty() {
             return Ok(session::primary_target(&self.source, dtype, limits)?);

@@ -12,7 +12,7 @@ use crate::backend::BuildError;
 use crate::backend::cuda::judge::oracle_source;
 use crate::backend::cuda::{Compiled, Compiler, Unit};
 use crate::engine::files;
-use crate::kernel::{Facts, KernelError, KernelFile, Resolution, fits_arch, target_arch};
+use crate::kernel::{Facts, KernelError, KernelFile, Language, Resolution, fits_arch, target_arch};
 use crate::op::{Dtype, OpSource, Operation, Shape};
 use crate::workspace::{Workspace, cache_dir};
 
@@ -73,7 +73,8 @@ impl Gpu {
 }
 
 /// Compiles the file at `path`, and its operation's oracle, for the GPU that is named; runs nothing.
-pub(super) fn main(path: &Path, named: &str) -> anyhow::Result<ExitCode> {
+/// `python` is the one whose Triton compiles, where one is named.
+pub(super) fn main(path: &Path, named: &str, python: Option<&Path>) -> anyhow::Result<ExitCode> {
     let text = super::bench::read(path)?;
     let kernel = KernelFile::parse(&text).with_context(|| path.display().to_string())?;
     if !kernel.front.is_cuda() {
@@ -88,7 +89,7 @@ pub(super) fn main(path: &Path, named: &str) -> anyhow::Result<ExitCode> {
         Ok(resolutions) => resolutions,
         Err(why) => return Ok(refused(&op, &why)),
     };
-    let compiler = Compiler::new(&cache_dir(), None, None)?;
+    let compiler = Compiler::new(&cache_dir(), None, None)?.with_python(python.map(Path::to_owned));
     let all: Vec<Resolution> = resolutions.keys().cloned().collect();
     let never = AtomicBool::new(false);
     let compiled = match compiler.candidate(&op, &kernel, &all, gpu.capability, &gpu.facts(), &never) {
@@ -106,11 +107,11 @@ pub(super) fn main(path: &Path, named: &str) -> anyhow::Result<ExitCode> {
     };
     compiler.trusted(&[oracle]).with_context(|| format!("reference/{}.h does not compile as CUDA", op.name))?;
     let (major, minor) = compiler.version();
-    super::say(&format!(
-        "{}: compiles for {arch} with NVRTC {major}.{minor}; nothing was run\n{}",
-        op.name,
-        told(&resolutions, &compiled)
-    ));
+    let with = match kernel.language {
+        Language::Triton => "with Triton".to_owned(),
+        Language::C | Language::Cuda => format!("with NVRTC {major}.{minor}"),
+    };
+    super::say(&format!("{}: compiles for {arch} {with}; nothing was run\n{}", op.name, told(&resolutions, &compiled)));
     Ok(ExitCode::SUCCESS)
 }
 

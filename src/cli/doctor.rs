@@ -55,6 +55,11 @@ async fn doctor(args: Args) -> anyhow::Result<ExitCode> {
             "pytorch      MISSING ({why}); operations written in PyTorch need one: --python, or $WARPSMITH_PYTHON"
         ),
     });
+    let python = crate::workspace::python(args.worker.python.python.as_deref());
+    super::say(&match cuda::TritonFound::of(&python) {
+        Ok(found) => format!("triton       {} in Python {} ({})", found.version, found.python, python.display()),
+        Err(why) => format!("triton       MISSING ({why}); kernels in Triton need one: --python, or $WARPSMITH_PYTHON"),
+    });
     let (major, minor, patch) = git2::Version::get().libgit2_version();
     super::say(&format!("git          libgit2 {major}.{minor}.{patch}, built in"));
     for protection in crate::sandbox::protections() {

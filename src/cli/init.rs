@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::options::PythonArgs;
+use super::device::{self, Device};
+use super::options::{DeviceArgs, PythonArgs};
 use super::problem;
-use crate::workspace::Workspace;
+use super::starter::Starter;
+use crate::workspace::{DeviceSettings, Workspace};
 
 /// Prepare a workspace: settings to edit, the instructions for an agent, a git repository if there is none.
 ///
@@ -29,6 +31,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     problem: Option<PathBuf>,
     #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
     python: PythonArgs,
 }
 
@@ -43,7 +47,12 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             outer.root().display()
         );
     }
-    let problem = args.problem.as_ref().map(|path| problem::read(path, &args.python)).transpose()?;
+    let device = match &args.problem {
+        Some(_) => device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device,
+        None => Device::Cpu,
+    };
+    let read = |path: &PathBuf| problem::read(path, &args.python, problem::gpu_of(device));
+    let problem = args.problem.as_ref().map(read).transpose()?;
     std::fs::create_dir_all(&args.dir).with_context(|| format!("{} cannot be made", args.dir.display()))?;
     let (workspace, made) = Workspace::init(&args.dir, args.copy)?;
     for line in made.sentences() {
@@ -54,7 +63,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(problem) = problem {
         let mut said = problem::install(&problem.source, &workspace)?;
-        let kernel = problem::skeleton_file(&problem.source, &workspace)?;
+        let kernel = problem::skeleton_file(&problem.source, &workspace, device)?;
         said.extend(kernel.said);
         said.iter().for_each(|line| super::say(line));
         super::say(&format!("next         fill in {0}, then warpsmith bench {0}", kernel.path.display()));

@@ -9,11 +9,15 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use super::options::PythonArgs;
+use super::device::{self, Device};
+use super::options::{DeviceArgs, PythonArgs};
 use super::problem::told;
 use super::prune::size;
+use super::starter::Starter;
 use crate::backend::cpu::available_memory;
+use crate::backend::cuda;
 use crate::torch::{self, Argument, Described, Fault, Python, Service};
+use crate::workspace::DeviceSettings;
 
 /// Bytes that judging takes for each byte of tensors: three sets of them, and everything once more in double precision.
 const BYTES_EACH: u64 = 8;
@@ -27,6 +31,8 @@ pub(super) struct Args {
     /// The checkout, or the folder in it that has level1, level2, ...
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
+    #[command(flatten)]
+    device: DeviceArgs,
     #[command(flatten)]
     python: PythonArgs,
     #[command(subcommand)]
@@ -70,7 +76,7 @@ struct Row {
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::List(list) => listed(&args, list),
-        Command::Eval(eval) => eval::main(&args.root, &args.python, eval),
+        Command::Eval(eval) => eval::main(&args.root, args.device, &args.python, eval),
         Command::Score(score) => score::main(&args.root, score),
     }
 }
@@ -78,7 +84,11 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 fn listed(args: &Args, list: &ListArgs) -> anyhow::Result<ExitCode> {
     let files = problems(&args.root, list.level)?;
     let service = Service::new(Python::chosen(args.python.python.as_deref()));
-    let free = available_memory();
+    let device = device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device;
+    let free = match device {
+        Device::Cuda(number) => cuda::memory_of(number).ok(),
+        Device::Cpu | Device::Theirs => available_memory(),
+    };
     let mut rows = Vec::new();
     for (level, path) in files {
         let row = row(&service, level, &path, free)?;
@@ -132,9 +142,9 @@ fn row(service: &Service, level: u32, path: &Path, free: Option<u64>) -> anyhow:
         Ok(described) => {
             let bytes = torch::bytes(&described);
             let wanted = bytes.saturating_mul(BYTES_EACH);
-            let too_large = free.filter(|free| wanted > *free).map(|free| {
-                format!("judging it takes about {}, and this machine has {} free", size(wanted), size(free))
-            });
+            let too_large = free
+                .filter(|free| wanted > *free)
+                .map(|free| format!("judging it takes about {}, and this device has {}", size(wanted), size(free)));
             let refused = torch::refusal(&described).or(too_large);
             Ok(Row { level, problem, tensors: tensors(&described), bytes, flops: described.flops, refused })
         }

@@ -14,9 +14,9 @@ pub(super) fn run_line(state: &RunState, spent: Duration) -> String {
     let model = state.model.rsplit('/').next().unwrap_or(&state.model);
     let mut line =
         format!("{} {model} · {} · {}   {}{budget}", state.run, state.device, state.agent.name(), spell(spent));
-    if let (Some(before), Some((after, ratio))) = (state.workload.whole(), state.predicted()) {
+    if let (Some(before), Some((after, ratio))) = (state.workload.whole_us(), state.predicted()) {
         let places = if after < 1000.0 { 3 } else { 2 };
-        let [before, after] = [before.whole_us, after].map(|us| format!("{:.*}", places, us / 1000.0));
+        let [before, after] = [before, after].map(|us| format!("{:.*}", places, us / 1000.0));
         line.push_str(&format!("   model {before}→{after} ms {ratio:.2}x predicted"));
     }
     line
@@ -29,7 +29,7 @@ pub(super) fn target_line(state: &RunState, target: &TargetState, spent: Duratio
     let total = state.targets.iter().filter(|target| counted(&target.phase)).count();
     let done = state.targets.iter().filter(|target| matches!(target.phase, Phase::Done(_))).count();
     let Rules { max_reverts, per_kernel, .. } = &state.rules;
-    let mut parts = match state.workload.whole() {
+    let mut parts = match state.workload.whole_us() {
         Some(_) => {
             vec![format!("{}/{total} {}", done + 1, target.op), format!("{:.0} % of model", 100.0 * target.share)]
         }

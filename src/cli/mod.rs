@@ -13,6 +13,7 @@ mod device;
 mod diary;
 mod doctor;
 mod error;
+mod export;
 mod in_model;
 mod init;
 mod kernelbench;
@@ -27,6 +28,7 @@ mod profile;
 mod progress;
 mod prompt;
 mod prune;
+mod pytorch;
 mod report;
 mod rules;
 mod run;
@@ -40,6 +42,7 @@ mod status;
 mod story;
 mod verdict;
 mod verify;
+mod verify_package;
 mod watch;
 mod watch_screen;
 mod watched;
@@ -81,6 +84,8 @@ enum Command {
     Apply(apply::Args),
     Prune(prune::Args),
     Bundle(bundle::Args),
+    Export(export::Args),
+    Recheck(export::RecheckArgs),
     Report(report::Args),
     Doctor(doctor::Args),
     Ops(ops::Args),
@@ -111,6 +116,8 @@ pub fn main() -> ExitCode {
         Command::Apply(args) => apply::main(&args),
         Command::Prune(args) => prune::main(&args),
         Command::Bundle(args) => bundle::main(args),
+        Command::Export(args) => export::main(&args),
+        Command::Recheck(args) => export::recheck(args),
         Command::Report(args) => report::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Ops(args) => ops::main(args),

@@ -27,7 +27,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find(&std::env::current_dir()?)?;
     let read = files::reader(workspace.as_ref());
     if let Some(path) = args.op.as_ref().map(Path::new).filter(|path| problem::is_problem(path)) {
-        super::say(&full(&problem::read(path, &args.python)?.source.operation()?));
+        super::say(&full(&problem::read(path, &args.python, None)?.source.operation()?));
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(name) = args.op {

@@ -62,7 +62,7 @@ impl WorkerArgs {
 /// Whose PyTorch is asked, where an operation is written in it.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct PythonArgs {
-    /// The Python whose PyTorch evaluates operations that are written in it [default: $WARPSMITH_PYTHON, else the active
+    /// The Python whose PyTorch evaluates operations that are written in it, and whose Triton compiles kernels [default: $WARPSMITH_PYTHON, else the active
     /// environment's python3]
     #[arg(long, value_name = "PYTHON")]
     pub(super) python: Option<PathBuf>,
@@ -71,7 +71,8 @@ pub(super) struct PythonArgs {
 /// A model directory and the pass through it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ModelArgs {
-    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any; or with
+    /// a `model.py` in PyTorch
     #[arg(value_name = "MODEL_DIR")]
     pub(super) model: PathBuf,
     #[command(flatten)]

@@ -1,9 +1,10 @@
 //! `warpsmith profile`: where a model spends its time.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::options::{DeviceArgs, ModelArgs, WorkerArgs};
-use super::{device, session};
+use super::{device, pytorch, session};
 use crate::device::Opening;
 use crate::engine::files;
 use crate::model::ModelConfig;
@@ -21,6 +22,12 @@ pub(super) struct Args {
     device: DeviceArgs,
     #[command(flatten)]
     worker: WorkerArgs,
+    /// Of a PyTorch model: write every region into a folder of its own below this one, with its text in PyTorch and a kernel to be written
+    #[arg(long, value_name = "FOLDER")]
+    write: Option<PathBuf>,
+    /// Of a PyTorch model: time torch.compile in max-autotune too, which may take minutes
+    #[arg(long)]
+    max_autotune: bool,
     /// Print the profile as JSON
     #[arg(long)]
     json: bool,
@@ -33,7 +40,48 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     session::block_on(profile(args))
 }
 
+/// Seconds that a PyTorch model is timed each way.
+const PASS_SECONDS: f64 = 2.0;
+
+/// A PyTorch model's parts, as torch.compile runs them.
+fn taken_apart(args: &Args) -> anyhow::Result<ExitCode> {
+    let model = &args.model.model;
+    pytorch::check_pass(args.model.pass.of_a_model(), model)?;
+    let workspace = Workspace::find(model)?;
+    let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());
+    let starter = args.worker.starter(&settings.run)?;
+    let choice = device::choose(args.device, settings.device, &starter)?;
+    choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
+    let look = pytorch::Look {
+        folder: model,
+        name: model.display().to_string(),
+        python: &args.worker.python,
+        device: choice.device,
+        dtype: args.model.pass.dtype(),
+        seed: args.seed,
+        max_autotune: args.max_autotune,
+        seconds: PASS_SECONDS,
+    };
+    let compiled = pytorch::look(&look, &mut |doing| {
+        if !args.json {
+            super::warn(doing);
+        }
+    })?;
+    super::say(&if args.json { serde_json::to_string_pretty(&compiled)? } else { compiled.table() });
+    if let Some(folder) = &args.write {
+        let written = pytorch::write_regions(folder, &compiled)?;
+        super::warn(&format!("wrote {written} regions below {}", folder.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 async fn profile(args: Args) -> anyhow::Result<ExitCode> {
+    if pytorch::is_model(&args.model.model) {
+        return taken_apart(&args);
+    }
+    if args.write.is_some() || args.max_autotune {
+        anyhow::bail!("--write and --max-autotune are for a PyTorch model, a directory with a model.py");
+    }
     let config = ModelConfig::load(&args.model.model)?;
     let workspace = Workspace::find(&args.model.model)?;
     let settings = workspace.as_ref().map_or_else(Settings::default, |workspace| workspace.settings().clone());

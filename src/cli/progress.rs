@@ -101,7 +101,7 @@ impl Watcher for Progress {
             RunEvent::Started { state, .. } => self.take_state(state),
             RunEvent::Ranked { state } => {
                 self.take_state(state);
-                let next = if state.workload.whole().is_some() { ranking(state) } else { String::new() };
+                let next = if state.workload.whole_us().is_some() { ranking(state) } else { String::new() };
                 if !next.is_empty() {
                     self.plain(&format!("next, by what the whole could gain: {next}"));
                 }
@@ -109,7 +109,7 @@ impl Watcher for Progress {
             RunEvent::Target { target, state } => {
                 self.take_state(state);
                 // A kernel alone was named in the first line.
-                if state.workload.whole().is_some() {
+                if state.workload.whole_us().is_some() {
                     self.plain(&format!("target {}: {:.0} % of the model", target.op, 100.0 * target.share));
                 }
             }
@@ -156,8 +156,10 @@ impl Drop for Progress {
 fn ranking(state: &RunState) -> String {
     let open = |target: &&TargetState| matches!(target.phase, Phase::Waiting | Phase::Active);
     let ranked = state.workload.ranked(&state.speedups());
+    // Nobody has a roofline of what PyTorch computes.
+    let at_best = if state.workload.compiled().is_some() { " without it" } else { " at its roof" };
     let words = |(at, target): (usize, &TargetState)| {
-        let [roof, time] = if at == 0 { [" at its roof", " of the time"] } else { [""; 2] };
+        let [roof, time] = if at == 0 { [at_best, " of the time"] } else { [""; 2] };
         let known = ranked.iter().find(|known| known.op == target.op);
         let ceiling = known.map_or(String::new(), |known| format!("{:.2}x{roof} ", known.ceiling));
         format!("{} {ceiling}({:.0} %{time})", target.op, 100.0 * target.share)

@@ -14,7 +14,6 @@ use crate::device::{DeviceCard, Opening, cached_card};
 use crate::engine::files;
 use crate::engine::{Phase, RunState, TargetState, brief};
 use crate::history::Archive;
-use crate::op::OpSource;
 use crate::rng::Stream;
 use crate::workspace::{Workspace, cache_dir, write_synced};
 
@@ -70,7 +69,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         let begun = archive.tip_text(&run, path).ok().flatten();
         begun.or_else(|| workspace.file(path).ok().map(|file| file.text))
     };
-    let source = OpSource::read(&target.op, &read)?;
+    let source = target.operation(&read)?;
     let incumbent = archive.tip_text(&run, &target.file)?.unwrap_or_else(|| target.start_text.clone());
     let seed = Stream::new(state.seed, &target.op).bits(0);
     let brief = brief(&state, target, source, incumbent, card(&args, &workspace, &state)?, seed, state.next_experiment);

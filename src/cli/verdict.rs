@@ -90,13 +90,22 @@ fn beside_pytorch(evaluation: &Evaluation) -> String {
     let mut text = String::new();
     for baseline in &evaluation.baselines {
         let took = match (&baseline.us, &baseline.why) {
-            (Some(us), _) => format!("{us:.1} µs"),
+            (Some(us), _) => match &baseline.paired {
+                Some(paired) => format!("{us:.1} µs, the kernel is {:.2}x as fast", paired.ratio),
+                None => format!("{us:.1} µs"),
+            },
             (None, why) => format!("does not work: {}", why.as_deref().unwrap_or("for no reason given")),
         };
         let _ = writeln!(text, "  {} {}: {took}", baseline.name, baseline.dtype);
     }
     if let (Some(ratio), Some(first)) = (evaluation.vs_user, evaluation.baselines.first()) {
-        let _ = writeln!(text, "  {ratio:.2}x the fastest of these ({})", first.how);
+        let beaten = evaluation.baselines.iter().find_map(|baseline| baseline.unbeaten.as_deref());
+        let beaten = match beaten {
+            Some("") => "; the rule keeps it against that".to_owned(),
+            Some(why) => format!("; the rule would not keep it against that: {why}"),
+            None => String::new(),
+        };
+        let _ = writeln!(text, "  {ratio:.2}x the fastest of these ({}){beaten}", first.how);
     }
     let untested: Vec<_> = evaluation.cases.iter().filter_map(|case| case.errors.untested.as_ref()).collect();
     if let Some(why) = untested.first() {

@@ -1,13 +1,14 @@
 //! `warpsmith verify`: the whole model before and after.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
 use super::options::{DeviceArgs, ModelArgs, WorkerArgs};
-use super::{device, session};
+use super::{device, session, verify_package};
 use crate::device::Opening;
 use crate::engine::RunState;
 use crate::engine::files;
@@ -23,7 +24,7 @@ use crate::workspace::{BackendName, Workspace};
 /// more than the model's arithmetic explains.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json\n  warpsmith verify models/tiny-llama --diagnose      which kernel is to blame, where it differs or falls short"
+    after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json\n  warpsmith verify models/tiny-llama --diagnose      which kernel is to blame, where it differs or falls short\n  warpsmith verify my_kernels --model MODEL_DIR      an exported package in its PyTorch model"
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -32,6 +33,15 @@ pub(super) struct Args {
     device: DeviceArgs,
     #[command(flatten)]
     worker: WorkerArgs,
+    /// Where what is named is an exported package: the PyTorch model (a directory with a model.py) to try it in, in a fresh process
+    #[arg(long = "model", id = "of_package", value_name = "DIR")]
+    of_package: Option<PathBuf>,
+    /// With --model: time torch.compile in max-autotune too
+    #[arg(long, requires = "of_package")]
+    max_autotune: bool,
+    /// With --model: how often each way is compiled and timed anew, in turns
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    sessions: u32,
     /// Which run's kernels (the latest where not given)
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
@@ -48,6 +58,20 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn verify(args: Args) -> anyhow::Result<ExitCode> {
+    if crate::export::is_package(&args.model.model) {
+        return verify_package::main(&verify_package::Wanted {
+            package: &args.model.model,
+            model: args.of_package.as_deref(),
+            python: &args.worker.python,
+            dtype: args.model.pass.dtype(),
+            max_autotune: args.max_autotune,
+            sessions: args.sessions,
+            json: args.json,
+        });
+    }
+    if args.of_package.is_some() {
+        bail!("--model is for an exported package, and {} is none", args.model.model.display());
+    }
     let config = ModelConfig::load(&args.model.model)?;
     let workspace = Workspace::find(&args.model.model)?.with_context(|| {
         format!("{} belongs to no workspace; `warpsmith run` makes one", args.model.model.display())

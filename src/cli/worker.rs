@@ -47,7 +47,7 @@ impl Args {
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     server::serve(judge_hash()?, args.within, || {
-        let starting = || cuda::Starting::begin(&cache_dir(), !args.within);
+        let starting = || cuda::Starting::begin(&cache_dir(), !args.within, args.python.python.clone());
         let compiler = (args.device.backend == Some(BackendName::Cuda)).then(starting);
         let device = match args.device.backend {
             Some(backend) => device::named(backend, args.device, DeviceSettings::default(), &Starter::own())?,
@@ -57,6 +57,9 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         let own = cpu::remember_executable()?;
         let mut arguments = vec!["worker".to_owned(), "--within".to_owned()];
         arguments.extend(device.arguments());
+        if let Some(python) = &args.python.python {
+            arguments.extend(["--python".to_owned(), python.display().to_string()]);
+        }
         Ok(match device {
             Device::Cpu | Device::Theirs => judge(processor(&args)?, own, arguments, &args.python),
             Device::Cuda(number) => {

@@ -69,6 +69,13 @@ pub fn detect_cpu() -> CpuFacts {
     }
 }
 
+/// What this machine's processor can do, as the system names it.
+#[must_use]
+pub fn cpu_flags() -> Vec<String> {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    field(&cpuinfo, &["flags", "Features"]).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
 fn allowed_cpus(cores: u32) -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect(),

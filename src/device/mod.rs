@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::op::Dtype;
 pub use cache::{cached_card, store_card};
 pub use catalogue::{Nameplate, nameplate};
-pub use detect::{CpuFacts, detect_cpu};
+pub use detect::{CpuFacts, cpu_flags, detect_cpu};
 pub use folder::kernel_folder;
 pub use opening::Opening;
 pub use roofline::{Bound, Roofline, roofline};

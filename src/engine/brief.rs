@@ -33,7 +33,7 @@ pub fn brief(
         resources: target.resources.clone(),
         vs_user: target.vs_user(),
         against: target.against.clone(),
-        share: state.workload.whole().map(|_| target.share),
+        share: state.workload.whole_us().map(|_| target.share),
         device,
         margin: target.precision.map_or(LEAST_MARGIN, |precision| precision.margin),
         history: target.tried.clone(),

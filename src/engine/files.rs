@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::device::DeviceCard;
-use crate::kernel::{KernelFile, kernel_file, kernel_file_of_device};
+use crate::kernel::{KernelFile, Language, kernel_file, kernel_file_of_device};
 use crate::op::Dtype;
 use crate::workspace::{Workspace, WorkspaceError, embedded, embedded_names};
 
@@ -38,7 +38,25 @@ pub fn operation_names(workspace: Option<&Workspace>) -> Result<Vec<String>, Wor
 /// may serve fewer types: then the one for all is taken where it serves `dtype`.
 #[must_use]
 pub fn kernel(workspace: Option<&Workspace>, card: &DeviceCard, op: &str, dtype: Dtype) -> Option<(String, String)> {
-    let names = [kernel_file_of_device(op, &card.backend, &card.name), kernel_file(op, &card.backend)];
+    kernel_in(workspace, card, usual(card), op, dtype)
+}
+
+/// The language that kernels of a device are in where nobody names one.
+fn usual(card: &DeviceCard) -> Language {
+    Language::of_backend(&card.backend).first().copied().unwrap_or(Language::C)
+}
+
+/// The same in a language.
+#[must_use]
+pub fn kernel_in(
+    workspace: Option<&Workspace>,
+    card: &DeviceCard,
+    language: Language,
+    op: &str,
+    dtype: Dtype,
+) -> Option<(String, String)> {
+    let folder = language.folder();
+    let names = [kernel_file_of_device(op, folder, &card.name), kernel_file(op, folder)];
     let find = |names: &[String]| match workspace {
         Some(workspace) => workspace.first_file(names).ok().flatten().map(|(name, file)| (name, file.text)),
         None => names.iter().find_map(|name| embedded(name).map(|text| (name.clone(), text.to_owned()))),
@@ -65,6 +83,22 @@ pub fn kernels(
     card: &DeviceCard,
     dtype: Dtype,
 ) -> Result<BTreeMap<String, String>, WorkspaceError> {
-    let of = |op: String| kernel(workspace, card, &op, dtype).map(|(_, text)| (op, text));
+    kernels_in(workspace, card, usual(card), dtype)
+}
+
+/// The same in a language, or as they are usual for the device where there is none in it.
+///
+/// # Errors
+/// The same.
+pub fn kernels_in(
+    workspace: Option<&Workspace>,
+    card: &DeviceCard,
+    language: Language,
+    dtype: Dtype,
+) -> Result<BTreeMap<String, String>, WorkspaceError> {
+    let of = |op: String| {
+        let own = kernel_in(workspace, card, language, &op, dtype);
+        own.or_else(|| kernel(workspace, card, &op, dtype)).map(|(_, text)| (op, text))
+    };
     Ok(operation_names(workspace)?.into_iter().filter_map(of).collect())
 }

@@ -52,7 +52,7 @@ use record::{Record, Unwritten};
 pub use brief::brief;
 pub use describe::one_line;
 pub use events::{RunEvent, Watcher, is_keep};
-pub use plan::{Options, alone, check_names, plan};
+pub use plan::{Options, alone, check_names, plan, plan_compiled};
 pub use pool::{Doing, Pool, WorkerStatus};
 pub use report::CostOf;
 pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};
@@ -244,7 +244,13 @@ impl Run {
     /// Measures what was kept so far in the whole model, and puts the waiting targets in the order of what
     /// they can still do for it.
     async fn rank_again(&mut self, index: usize) -> Result<(), RunError> {
-        let Some(pass) = self.state.workload.pass() else { return Ok(()) };
+        let Some(pass) = self.state.workload.pass() else {
+            // A PyTorch model is measured when its package is verified; until then what is left is ranked by the judge's figures.
+            if self.state.workload.compiled().is_some() {
+                self.rank_waiting();
+            }
+            return Ok(());
+        };
         let target = &self.state.targets[index];
         if target.vs_user() > 1.0 && target.share >= LEAST_VISIBLE_SHARE {
             match self.measure_in_model(pass).await {
@@ -260,10 +266,14 @@ impl Run {
             }
             self.tick();
         }
+        self.rank_waiting();
+        Ok(())
+    }
+
+    fn rank_waiting(&mut self) {
         let ranked = self.state.workload.ranked(&self.state.speedups());
         plan::rank(&mut self.state.targets, &ranked);
         self.watcher.on(&RunEvent::Ranked { state: &self.state });
-        Ok(())
     }
 
     /// Tells of trouble that the run survives, and keeps it for the report.

@@ -3,7 +3,9 @@
 use crate::agent::{Choice, Usage};
 use crate::device::DeviceCard;
 use crate::kernel::kernel_file;
-use crate::profile::{Profile, RankedTarget};
+use crate::op::OpSource;
+use crate::profile::{Compiled, Profile, RankedTarget};
+use crate::torch::model::Kind;
 
 use super::RunError;
 use super::state::{Phase, RunState, TargetState, VERSION};
@@ -67,6 +69,56 @@ pub fn plan(
         ));
     }
     Ok(begun(options, Workload::Model(Box::new(profile)), targets, device, judge))
+}
+
+/// The state that a run on a PyTorch model starts from; `kernel` gives a region's kernel file, as name and text, where there is one.
+///
+/// A region is worked on where there is a kernel to start from; a joined one where it is asked for by name, since its parts are targets too.
+///
+/// # Errors
+/// Where nothing is left to work on, or a named region is not in the model.
+pub fn plan_compiled(
+    options: Options,
+    compiled: Compiled,
+    device: &DeviceCard,
+    judge: &str,
+    kernel: &dyn Fn(&str) -> Option<(String, String)>,
+) -> Result<RunState, RunError> {
+    let ranked = compiled.ranked_targets(&std::collections::BTreeMap::new());
+    let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
+    check_names(options.only.iter().chain(&options.skip), &there)?;
+    let mut targets = Vec::new();
+    for target in &ranked {
+        let Some(region) = compiled.region(&target.op) else { continue };
+        let found = kernel(&target.op);
+        let missing = found.is_none();
+        let file = kernel_file(&target.op, &device.backend);
+        let (file, text) = found.unwrap_or_else(|| (file, String::new()));
+        let mut state = TargetState::new(&target.op, file, text, target.shapes.clone());
+        state.named = options.only.contains(&target.op);
+        let source: Result<OpSource, String> = region.operation();
+        state.phase = match &source {
+            Err(why) => Phase::Skipped(why.clone()),
+            Ok(_) if options.skip.contains(&target.op) => Phase::Skipped("not asked for".into()),
+            Ok(_) if !options.only.is_empty() && !state.named => Phase::Skipped("not asked for".into()),
+            Ok(_) if missing => Phase::Skipped("there is no kernel to start from".into()),
+            Ok(_) if region.kind == Kind::Joined && !state.named => {
+                Phase::Skipped("its parts are targets; --only works on the whole".into())
+            }
+            Ok(_) => Phase::Waiting,
+        };
+        state.source = source.ok();
+        targets.push(state);
+    }
+    rank(&mut targets, &ranked);
+    if !targets.iter().any(|target| target.phase == Phase::Waiting) {
+        return Err(RunError::Nothing(
+            "there is no kernel to start from for any region that is worth the time; `warpsmith profile MODEL_DIR --write FOLDER` \
+             writes a file for each, and --kernels FOLDER names those that you or an agent have written"
+                .into(),
+        ));
+    }
+    Ok(begun(options, Workload::Compiled(Box::new(compiled)), targets, device, judge))
 }
 
 /// The state that a single kernel, outside of any model, starts from; [`Options::model`] names its file.

@@ -57,7 +57,7 @@ impl RunState {
     fn whole(&self) -> Whole {
         let verified = self.verified.as_ref();
         Whole {
-            before_us: self.workload.whole().map(|profile| profile.whole_us),
+            before_us: self.workload.whole_us(),
             predicted: self.predicted().map(|(_, ratio)| ratio),
             measured: verified.map(|report| Measured {
                 ratio: report.measured.median,

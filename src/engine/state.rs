@@ -9,7 +9,7 @@ use crate::agent::{Attempt, Choice, Usage};
 use crate::device::Ceilings;
 use crate::evaluation::{Evaluation, Timing, Verdict};
 use crate::harness::Precision;
-use crate::op::TargetShape;
+use crate::op::{OpError, OpSource, TargetShape};
 use crate::verify::Report;
 
 use super::stop::{Rules, StopReason, TargetProgress};
@@ -109,6 +109,9 @@ pub struct TargetState {
     pub op: String,
     /// Its kernel file below the workspace.
     pub file: String,
+    /// What it must compute, where no file of the workspace says so: a region of a PyTorch model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<OpSource>,
     /// The kernel file's text at the start: what the user has today.
     pub start_text: String,
     /// The shapes the model uses.
@@ -183,6 +186,7 @@ impl TargetState {
         Self {
             op: op.to_owned(),
             file,
+            source: None,
             start_text,
             shapes,
             named: false,
@@ -206,6 +210,14 @@ impl TargetState {
             parked: BTreeMap::new(),
             incumbent: None,
         }
+    }
+
+    /// What it must compute: a region's own, else the operation's files as `read` finds them.
+    ///
+    /// # Errors
+    /// There are no such files.
+    pub fn operation(&self, read: &dyn Fn(&str) -> Option<String>) -> Result<OpSource, OpError> {
+        self.source.clone().map_or_else(|| OpSource::read(&self.op, read), Ok)
     }
 
     /// Takes in an evaluation of one of its candidates.
@@ -310,11 +322,10 @@ impl RunState {
     /// timed alone predict the whole only to about 8 %.
     #[must_use]
     pub fn predicted(&self) -> Option<(f64, f64)> {
-        let before = self.workload.whole()?;
-        let start_us = before.predict(&BTreeMap::new());
-        let now_us = before.predict(&self.speedups());
+        let predict = |gained: &BTreeMap<String, f64>| self.workload.predict(gained);
+        let (start_us, now_us) = (predict(&BTreeMap::new())?, predict(&self.speedups())?);
         let ratio = match &self.in_model {
-            Some(then) => then.ratio * before.predict(&then.speedups) / now_us,
+            Some(then) => then.ratio * predict(&then.speedups)? / now_us,
             None => start_us / now_us,
         };
         Some((start_us / ratio, ratio))

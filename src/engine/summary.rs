@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::evaluation::Verdict;
-use crate::profile::Profile;
 use crate::report::{KernelSummary, ModelSummary, Subject, Summary, TargetSummary};
 
 use super::{Phase, RunState, TargetState};
@@ -22,14 +21,14 @@ impl RunState {
             targets: self.targets.iter().map(TargetState::summary).collect(),
             subject: match self.single() {
                 Some(kernel) => Subject::Kernel(KernelSummary { file: kernel.file.clone(), at: self.timed_at() }),
-                None => Subject::Model(self.workload.whole().map(|before| self.model_summary(before))),
+                None => Subject::Model(self.workload.whole_us().map(|before_us| self.model_summary(before_us))),
             },
         }
     }
 
-    fn model_summary(&self, before: &Profile) -> ModelSummary {
+    fn model_summary(&self, before_us: f64) -> ModelSummary {
         ModelSummary {
-            before_us: before.whole_us,
+            before_us,
             predicted: self.predicted().map_or(1.0, |(_, ratio)| ratio),
             measured: self.verified.as_ref().map(|report| {
                 let measured = &report.measured;

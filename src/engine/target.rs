@@ -217,6 +217,10 @@ impl Run {
     /// What the operation must compute, as it stood when the run began: an agent that edits `reference/` meanwhile
     /// changes nothing.
     pub(super) fn op_source(&self, op: &str) -> Result<OpSource, RunError> {
+        let own = self.state.targets.iter().find(|target| target.op == op).and_then(|target| target.source.clone());
+        if let Some(source) = own {
+            return Ok(source);
+        }
         let read = |path: &str| {
             let begun = self.record.tip_text(path).ok().flatten();
             begun.or_else(|| self.file(path))

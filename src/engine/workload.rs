@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Pass;
 use crate::op::Dtype;
-use crate::profile::{Profile, RankedTarget};
+use crate::profile::{Compiled, Profile, RankedTarget};
 
 use super::TargetState;
 
@@ -16,6 +16,8 @@ use super::TargetState;
 pub enum Workload {
     /// A pass through a model, as it was measured at the start: targets have calls and shares of its time, the rest is rows of its own.
     Model(Box<Profile>),
+    /// A PyTorch model as torch.compile runs it: targets are regions of its graphs.
+    Compiled(Box<Compiled>),
     /// One operation at the shapes that were named: all there is to improve.
     Operation,
 }
@@ -25,30 +27,66 @@ pub enum Workload {
 struct Stored {
     pass: Option<Pass>,
     before: Option<Profile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    compiled: Option<Box<Compiled>>,
 }
 
 impl From<Stored> for Workload {
     fn from(stored: Stored) -> Self {
-        stored.before.map_or(Self::Operation, |profile| Self::Model(Box::new(profile)))
+        match (stored.before, stored.compiled) {
+            (Some(profile), _) => Self::Model(Box::new(profile)),
+            (None, Some(compiled)) => Self::Compiled(compiled),
+            (None, None) => Self::Operation,
+        }
     }
 }
 
 impl From<Workload> for Stored {
     fn from(workload: Workload) -> Self {
-        let before = match workload {
-            Workload::Model(profile) => Some(*profile),
-            Workload::Operation => None,
+        let (before, compiled) = match workload {
+            Workload::Model(profile) => (Some(*profile), None),
+            Workload::Compiled(compiled) => (None, Some(compiled)),
+            Workload::Operation => (None, None),
         };
-        Self { pass: before.as_ref().map(|profile| profile.pass), before }
+        Self { pass: before.as_ref().map(|profile| profile.pass), before, compiled }
     }
 }
 
 impl Workload {
-    /// The whole that the targets are parts of, as it was measured at the start.
+    /// The pass through a model of known operations, as it was measured at the start.
     #[must_use]
     pub fn whole(&self) -> Option<&Profile> {
         match self {
             Self::Model(profile) => Some(profile),
+            Self::Compiled(_) | Self::Operation => None,
+        }
+    }
+
+    /// The PyTorch model that the targets are regions of.
+    #[must_use]
+    pub fn compiled(&self) -> Option<&Compiled> {
+        match self {
+            Self::Compiled(compiled) => Some(compiled),
+            Self::Model(_) | Self::Operation => None,
+        }
+    }
+
+    /// The time of the whole that the targets are parts of, as it was measured at the start, µs.
+    #[must_use]
+    pub fn whole_us(&self) -> Option<f64> {
+        match self {
+            Self::Model(profile) => Some(profile.whole_us),
+            Self::Compiled(compiled) => Some(compiled.captured.compiled_us),
+            Self::Operation => None,
+        }
+    }
+
+    /// The same with what was `gained` installed, µs, by Amdahl's law.
+    #[must_use]
+    pub fn predict(&self, gained: &BTreeMap<String, f64>) -> Option<f64> {
+        match self {
+            Self::Model(profile) => Some(profile.predict(gained)),
+            Self::Compiled(compiled) => Some(compiled.predict(gained)),
             Self::Operation => None,
         }
     }
@@ -62,14 +100,18 @@ impl Workload {
     /// The targets in the order of what they can still do for the whole, given the speedup of each so far; none where a target is the whole.
     #[must_use]
     pub fn ranked(&self, speedups: &BTreeMap<String, f64>) -> Vec<RankedTarget> {
-        self.whole().map(|profile| profile.ranked_targets(speedups)).unwrap_or_default()
+        match self {
+            Self::Model(profile) => profile.ranked_targets(speedups),
+            Self::Compiled(compiled) => compiled.ranked_targets(speedups),
+            Self::Operation => Vec::new(),
+        }
     }
 
     /// The type in which most of it is timed.
     pub(super) fn dtype(&self, targets: &[TargetState]) -> Option<Dtype> {
         match self {
             Self::Model(profile) => Some(profile.pass.dtype),
-            Self::Operation => Some(targets.first()?.shapes.first()?.dtype),
+            Self::Compiled(_) | Self::Operation => Some(targets.first()?.shapes.first()?.dtype),
         }
     }
 
@@ -77,6 +119,11 @@ impl Workload {
     pub(super) fn label(&self, targets: &[TargetState]) -> String {
         match self {
             Self::Model(profile) => format!("{}, {}", profile.pass.label(), profile.pass.dtype),
+            Self::Compiled(compiled) => {
+                let sizes = |shape: &[i64]| shape.iter().map(i64::to_string).collect::<Vec<_>>().join("x");
+                let inputs: Vec<String> = compiled.captured.inputs.iter().map(|input| sizes(&input.shape)).collect();
+                format!("inputs {}, {}", inputs.join(" and "), compiled.captured.dtype)
+            }
             Self::Operation => {
                 let shapes = targets.iter().flat_map(|target| &target.shapes);
                 shapes.map(|timed| format!("{} {}", timed.shape, timed.dtype)).collect::<Vec<_>>().join("; ")
@@ -95,6 +142,8 @@ mod tests {
         let alone = serde_json::to_value(Workload::Operation).unwrap();
         assert_eq!(alone, serde_json::json!({ "pass": null, "before": null }));
         assert_eq!(serde_json::from_value::<Workload>(alone).unwrap(), Workload::Operation);
+        let compiled = Workload::Compiled(Box::new(crate::profile::compiled_sample()));
+        assert_eq!(serde_json::from_value::<Workload>(serde_json::to_value(&compiled).unwrap()).unwrap(), compiled);
         let model = Workload::Model(Box::new(crate::profile::sample()));
         let stored = serde_json::to_value(&model).unwrap();
         assert_eq!(stored["pass"], stored["before"]["pass"]);

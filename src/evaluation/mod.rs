@@ -241,6 +241,12 @@ pub struct Baseline {
     pub dtype: Dtype,
     /// µs a call; `None` where it does not work.
     pub us: Option<f64>,
+    /// What the kernel is faster by, in paired blocks over all shapes of the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paired: Option<Speedup>,
+    /// Where it is the fastest way: why the kernel would not be kept against it, by the rule for keeping; empty where it would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unbeaten: Option<String>,
     /// Why it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,

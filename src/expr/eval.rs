@@ -77,12 +77,16 @@ fn int(node: &Node, lookup: &dyn Fn(&str) -> Option<i64>) -> Result<i64, Fault> 
             }
         }
         Node::Call(Function::Sqrt, _) => return Err(Fault::Arithmetic("sqrt among integers")),
+        Node::Call(Function::NextPowerOf2, arguments) => {
+            let least = int(&arguments[0], lookup)?.max(1) as u64;
+            i64::try_from(least.next_power_of_two()).map_err(|_| OVERFLOW)?
+        }
         Node::Call(function, arguments) => {
             let (a, b) = (int(&arguments[0], lookup)?, int(&arguments[1], lookup)?);
             match function {
                 Function::Min => a.min(b),
                 Function::Max => a.max(b),
-                Function::CeilDiv | Function::Sqrt => {
+                Function::CeilDiv | Function::Sqrt | Function::NextPowerOf2 => {
                     let quotient = divide(a, b, i64::checked_div)?;
                     let up = a % b != 0 && (a < 0) == (b < 0);
                     quotient + i64::from(up)
@@ -153,6 +157,7 @@ fn float(node: &Node, lookup: &dyn Fn(&str) -> Option<f64>) -> Result<f64, Fault
                 Function::Min => next()?.min(next()?),
                 Function::Max => next()?.max(next()?),
                 Function::CeilDiv => (next()? / next()?).ceil(),
+                Function::NextPowerOf2 => next()?.max(1.0).log2().ceil().exp2(),
             }
         }
     })
@@ -183,6 +188,9 @@ mod tests {
             ("7 % 4 == 3 && !0", 1),
             ("1 < 2 == 1", 1),
             ("ceil_div(rows, 4)", 1025),
+            ("next_power_of_2(rows)", 8192),
+            ("next_power_of_2(cols)", 1024),
+            ("next_power_of_2(0)", 1),
             ("max(1, THREADS / 128)", 2),
             ("cols <= 1024 ? 128 : 256", 128),
             ("0 ? 1 : 0 ? 2 : 3", 3),

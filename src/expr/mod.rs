@@ -85,6 +85,7 @@ pub(crate) enum Function {
     Min,
     Max,
     Sqrt,
+    NextPowerOf2,
 }
 
 impl Expr {
@@ -123,6 +124,12 @@ impl TryFrom<String> for Expr {
     fn try_from(text: String) -> Result<Self, ExprError> {
         let node = parse::parse(&text)?;
         Ok(Self { text, node })
+    }
+}
+
+impl From<i64> for Expr {
+    fn from(value: i64) -> Self {
+        Self { text: value.to_string(), node: Node::Int(value) }
     }
 }
 

@@ -150,6 +150,7 @@ impl Parser<'_> {
             "min" => (Function::Min, 2),
             "max" => (Function::Max, 2),
             "sqrt" => (Function::Sqrt, 1),
+            "next_power_of_2" => (Function::NextPowerOf2, 1),
             _ => {
                 self.rest = before;
                 return Err(self.error(format!("unknown function `{name}`")));

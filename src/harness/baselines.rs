@@ -1,49 +1,177 @@
-//! What PyTorch takes for a target, where it is the oracle: what the user has today.
+//! What PyTorch takes for a target, where it is the oracle: what the user has today, in pairs with a kernel.
 
-use crate::backend::{Backend, CaseMemory, Placing};
-use crate::evaluation::{Baseline, Stage, Timing};
+use crate::backend::Backend;
+use crate::evaluation::{Baseline, Speedup, Stage};
 use crate::op::TargetShape;
-use crate::rng::Stream;
+use crate::stats::median;
+use crate::torch::{self, TorchError, Way};
 
 use super::Failure;
 use super::bench::Bench;
+use super::build::Build;
+use super::decision::{Decision, Margin, Outcome};
+use super::session::{Block, CONFIRM_BLOCKS, CONFIRM_SESSIONS, Round, Side, order};
 use super::task::JudgeError;
-use super::timed_shape::timed_case;
+use super::timing::{MatchUp, Rig, Take};
 
-/// PyTorch's ways of computing the operation, each at each shape of the target; none where a header is the oracle. They are timed
-/// under the same lock as kernels, in a process of their own and not in pairs.
+/// Blocks that say which way is the fastest.
+const FIRST_BLOCKS: usize = 5;
+
+/// What PyTorch takes, and what a kernel gains against it.
+pub(super) struct Beside {
+    pub(super) baselines: Vec<Baseline>,
+    /// The gain against the fastest way, and its name.
+    pub(super) fastest: Option<(f64, String)>,
+    /// The same gain where the rule would keep the kernel against that way.
+    pub(super) kept: Option<Speedup>,
+}
+
+impl Beside {
+    pub(super) const fn nothing() -> Self {
+        Self { baselines: Vec::new(), fastest: None, kept: None }
+    }
+}
+
+/// PyTorch's ways of computing the operation over a target, each in paired blocks with `candidate`; none where a header is the oracle. The
+/// fastest is then met in fresh sessions, as many and as long as those that confirm a gain, and by the same rule. Where `compiled` is
+/// false only the eager one is.
 pub(super) fn baselines<B: Backend>(
     bench: &Bench<'_, B>,
     target: &[TargetShape],
+    candidate: &Build<B>,
+    (margin, seed): (Margin, u64),
     compiled: bool,
-) -> Result<Vec<Baseline>, Failure> {
-    let op = bench.op();
-    if !op.knows_only_wholes() {
-        return Ok(Vec::new());
+) -> Result<Beside, Failure> {
+    let Some(oracle) = bench.torch() else { return Ok(Beside::nothing()) };
+    let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
+    let decision = Decision::new(margin, &calls);
+    let match_up = MatchUp { incumbent: candidate, candidate, rounds: 1 };
+    let mut rig = Rig::new(bench, target, [candidate, candidate], seed)?;
+    let how = oracle.how().map_err(JudgeError::from)?;
+    let ways = if compiled { &Way::ALL[..] } else { &Way::ALL[..1] };
+    let (mut all, mut best): (Vec<Baseline>, Option<(f64, Way)>) = (Vec::new(), None);
+    for way in ways {
+        bench.at(Stage::Timing, format!("beside PyTorch, {}", way.name()));
+        let blocks = match prepare(bench, oracle, &mut rig, *way)? {
+            Ok(()) => Ok(blocks(bench, oracle, &mut rig, (match_up, *way), FIRST_BLOCKS)?),
+            Err(why) => Err(why),
+        };
+        let ratio = blocks.as_ref().ok().and_then(|blocks| middle(&decision, blocks));
+        if let Some(ratio) = ratio
+            && best.is_none_or(|(least, _)| ratio < least)
+        {
+            best = Some((ratio, *way));
+        }
+        all.extend(rows(target, *way, &blocks, ratio, &how));
     }
-    bench.at(Stage::Timing, "what PyTorch takes");
-    let mut all = Vec::new();
-    for wanted in target {
-        let case = timed_case(wanted);
-        let size = CaseMemory::footprint::<B::Arena>(op, &case, &[], 1, Placing::Packed).map_err(JudgeError::from)?;
-        let mut arena = bench.arena([size], Placing::Packed)?;
-        let memory = CaseMemory::place(&mut arena, op, &case, &[], 1)?;
-        memory.draw(&mut arena, 0, Stream::new(bench.seed, "baselines").bits(0)).map_err(JudgeError::from)?;
-        all.extend(bench.baselines(&memory, &arena, 0, compiled)?);
+    let mut kept = None;
+    let fastest = match best {
+        None => None,
+        Some((_, way)) => {
+            let mut sessions = Vec::new();
+            for number in 0..CONFIRM_SESSIONS {
+                let told = format!("beside PyTorch, {}, session {} of {CONFIRM_SESSIONS}", way.name(), number + 1);
+                bench.at(Stage::Confirmation, told);
+                sessions.push(blocks(bench, oracle, &mut rig, (match_up, way), CONFIRM_BLOCKS)?);
+            }
+            let (speedup, unbeaten) = match decision.confirm(&sessions) {
+                Outcome::Keep { speedup, .. } => (*kept.insert(speedup), String::new()),
+                Outcome::Revert { speedup, why } => (speedup, why),
+            };
+            for baseline in all.iter_mut().filter(|baseline| baseline.name == way.name()) {
+                baseline.paired = Some(speedup);
+                baseline.unbeaten = Some(unbeaten.clone());
+            }
+            let versions = how.split(',').next().unwrap_or_default();
+            Some((speedup.ratio, format!("{}, {versions}", way.name())))
+        }
+    };
+    oracle.forget().map_err(JudgeError::from)?;
+    Ok(Beside { baselines: all, fastest, kept })
+}
+
+/// Gets a way ready at every shape; why it does not work, where it does not.
+fn prepare<B: Backend>(
+    bench: &Bench<'_, B>,
+    oracle: &torch::Oracle,
+    rig: &mut Rig<B>,
+    way: Way,
+) -> Result<Result<(), String>, Failure> {
+    let cold = bench.card().cold_bytes;
+    for index in 0..rig.shapes.len() {
+        bench.check_cancelled()?;
+        match oracle.prepare((way, index), &rig.shapes[index].memory, &mut rig.arena, 0, cold) {
+            Ok(_) => {}
+            // That it cannot be asked at all is no word on this way.
+            Err(error @ (TorchError::Start { .. } | TorchError::NoTorch(_))) => {
+                return Err(JudgeError::from(error).into());
+            }
+            Err(error) => return Ok(Err(error.to_string())),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Blocks of a fresh session: PyTorch twice and the kernel twice, in either order.
+fn blocks<B: Backend>(
+    bench: &Bench<'_, B>,
+    oracle: &torch::Oracle,
+    rig: &mut Rig<B>,
+    (match_up, way): (MatchUp<'_, B>, Way),
+    count: usize,
+) -> Result<Vec<Block>, Failure> {
+    let mut pair = rig.start(bench, match_up)?;
+    let mut all = Vec::with_capacity(count);
+    for _ in 0..count {
+        let order = order(rig.seed, rig.next_round());
+        let mut samples_us = Vec::with_capacity(rig.shapes.len());
+        for index in 0..rig.shapes.len() {
+            let mut times = [0.0; 4];
+            for (place, side) in order.into_iter().enumerate() {
+                bench.check_cancelled()?;
+                let batch = rig.shapes[index].batch;
+                times[place] = match side {
+                    Side::Incumbent => oracle.block((way, index), batch).map_err(JudgeError::from)?,
+                    Side::Candidate => {
+                        let us = rig.sample(bench, &mut pair, index, (Side::Candidate, batch), Take::Nothing)?.us();
+                        rig.look(bench, index, batch)?;
+                        rig.refresh(index, batch)?;
+                        us
+                    }
+                };
+            }
+            samples_us.push(times);
+        }
+        all.push(Block::from_rounds(&[Round { order, samples_us }]));
     }
     Ok(all)
 }
 
-/// The fastest way that works at every shape, and how many times the kernel's time it takes.
-pub(super) fn fastest(baselines: &[Baseline], timing: &Timing) -> Option<(f64, String)> {
-    let total = |name: &str| {
-        timing.shapes.iter().try_fold(0.0, |sum, shape| {
-            let own = baselines.iter().find(|it| it.name == name && it.shape == shape.shape && it.dtype == shape.dtype);
-            own.and_then(|it| it.us).map(|us| sum + f64::from(shape.calls) * us)
-        })
+fn middle(decision: &Decision, blocks: &[Block]) -> Option<f64> {
+    median(&decision.logs(blocks)).map(f64::exp)
+}
+
+/// What there is to say of a way at each shape.
+fn rows(
+    target: &[TargetShape],
+    way: Way,
+    blocks: &Result<Vec<Block>, String>,
+    ratio: Option<f64>,
+    how: &str,
+) -> Vec<Baseline> {
+    let row = |(index, wanted): (usize, &TargetShape)| {
+        let times =
+            blocks.as_ref().map(|blocks| blocks.iter().map(|block| block.incumbent_us[index]).collect::<Vec<_>>());
+        Baseline {
+            name: way.name().to_owned(),
+            shape: wanted.shape.clone(),
+            dtype: wanted.dtype,
+            us: times.ok().and_then(|times| median(&times)),
+            paired: ratio.map(|ratio| Speedup { ratio, low: 0.0 }),
+            unbeaten: None,
+            why: blocks.as_ref().err().cloned(),
+            how: how.to_owned(),
+        }
     };
-    let names = baselines.iter().map(|it| it.name.as_str());
-    let (us, name) = names.filter_map(|name| Some((total(name)?, name))).min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let versions = baselines.first().map_or("", |it| it.how.split(',').next().unwrap_or_default());
-    (timing.latency_us > 0.0).then(|| (us / timing.latency_us, format!("{name}, {versions}, timed by itself")))
+    target.iter().enumerate().map(row).collect()
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Arena, Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
+use crate::backend::{Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
 use crate::device::DeviceCard;
-use crate::evaluation::{Baseline, CaseResult, ErrorStats, Stage, Verdict};
+use crate::evaluation::{CaseResult, ErrorStats, Stage, Verdict};
 use crate::kernel::KernelFile;
 use crate::op::{Case, Dtype, OpError, OpSource, Operation, OracleKind, Sample, Shape, TargetShape};
-use crate::torch::{self, Service, TorchError};
+use crate::torch::{self, Produced, Service};
 
 use super::Failure;
 use super::build::{Build, Making, Wanted};
@@ -176,9 +176,15 @@ impl<B: Backend> Bench<'_, B> {
                 .compare(oracle, memory, arena, copy, taken, seed)
                 .map_err(|error| JudgeError::machine("oracle", error).into()),
             Oracle::Torch(oracle) => {
-                let outputs = <B::Host as Host>::bytes(taken).ok_or(JudgeError::Torch(TorchError::elsewhere()))?;
-                let outputs: Vec<&[u8]> = outputs.iter().map(Vec::as_slice).collect();
-                Ok(oracle.compare(memory, arena, copy, &outputs).map_err(JudgeError::from)?)
+                let given = match <B::Host as Host>::bytes(taken) {
+                    Some(bytes) => Produced::Taken(bytes),
+                    None if <B::Host as Host>::stands(taken, memory, arena, copy) => Produced::There,
+                    None => {
+                        let what = "outputs changed between the launch and the comparison";
+                        return Err(JudgeError::machine("oracle", what).into());
+                    }
+                };
+                Ok(oracle.compare(self.backend, memory, arena, copy, given).map_err(JudgeError::from)?)
             }
         }
     }
@@ -198,24 +204,16 @@ impl<B: Backend> Bench<'_, B> {
                 .compare_some(oracle, memory, arena, copy, sample)
                 .map_err(|error| JudgeError::machine("oracle", error).into()),
             Oracle::Torch(oracle) => {
-                let outputs: Vec<Vec<u8>> = memory.outputs(copy).iter().map(|span| arena.read(span)).collect();
-                let outputs: Vec<&[u8]> = outputs.iter().map(Vec::as_slice).collect();
-                Ok(oracle.compare(memory, arena, copy, &outputs).map_err(JudgeError::from)?)
+                Ok(oracle.compare(self.backend, memory, arena, copy, Produced::There).map_err(JudgeError::from)?)
             }
         }
     }
 
-    /// What PyTorch takes for the inputs of `copy`, where it is the oracle.
-    pub(super) fn baselines(
-        &self,
-        memory: &CaseMemory,
-        arena: &B::Arena,
-        copy: usize,
-        compiled: bool,
-    ) -> Result<Vec<Baseline>, Failure> {
-        match self.known.oracle(self.backend)? {
-            Oracle::Header(_) => Ok(Vec::new()),
-            Oracle::Torch(oracle) => Ok(oracle.baselines(memory, arena, copy, compiled).map_err(JudgeError::from)?),
+    /// PyTorch, where it is the oracle.
+    pub(super) fn torch(&self) -> Option<&torch::Oracle> {
+        match self.known.oracle.get()? {
+            Oracle::Torch(oracle) => Some(oracle),
+            Oracle::Header(_) => None,
         }
     }
 
@@ -286,7 +284,14 @@ impl<B: Backend> Bench<'_, B> {
         self.build(self.read(text)?, &timed_shapes(target))
     }
 
-    /// The same for a kernel that was right before: what is wrong with it now is not the candidate's fault.
+    /// The same for several texts, compiled at the same time; ends with the first that fails.
+    pub(super) fn build_texts(&self, texts: &[String], target: &[TargetShape]) -> Result<Vec<Build<B>>, Failure> {
+        let shapes = timed_shapes(target);
+        let wanted = texts.iter().map(|text| Ok(Wanted::new(self.read(text)?, &shapes)));
+        self.build_all(wanted.collect::<Result<_, Failure>>()?, &mut |_| ())
+    }
+
+    /// [`Self::build_text`] for a kernel that was right before: what is wrong with it now is not the candidate's fault.
     pub(super) fn trusted(&self, text: &str, target: &[TargetShape]) -> Result<Build<B>, Failure> {
         self.build_text(text, target).map_err(|failure| match failure {
             Failure::Verdict(verdict) => JudgeError::Incumbent(verdict.why().to_owned()).into(),

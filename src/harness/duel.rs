@@ -7,7 +7,7 @@ use crate::op::TargetShape;
 use crate::stats::median;
 
 use super::Failure;
-use super::baselines::{baselines, fastest};
+use super::baselines::{Beside, baselines};
 use super::bench::{Bench, timed_shapes};
 use super::build::{Build, Wanted};
 use super::decision::{Decision, First, Margin, Outcome, Simplification};
@@ -59,11 +59,18 @@ pub(super) fn time<B: Backend>(
         // It only says where the run begins; what a keep gains is measured in fresh processes.
         let sessions = if task.look { 1 } else { CONFIRM_SESSIONS };
         let library = against_library(&bench.here(), target, candidate, spread.rounds, (task.seed, sessions))?;
-        let baselines = baselines(bench, target, !task.look)?;
-        let library = library.or_else(|| fastest(&baselines, &timing));
+        let margin = spread.decision.margin();
+        let Beside { baselines, fastest, kept } =
+            baselines(&bench.here(), target, candidate, (margin, task.seed), !task.look)?;
+        let library = library.or(fastest);
         let (vs_user, against) = library.map_or((1.0, None), |(ratio, name)| (ratio, Some(name)));
         let vs_user = Some(vs_user);
-        return Ok(Timed { verdict: Verdict::Base, timing, vs_user, against, baselines, first_block: 1.0 });
+        // A start that beats everything the user has today is the first that is kept.
+        let verdict = match kept.filter(|_| !task.look) {
+            Some(speedup) => Verdict::Keep { speedup, simpler: false },
+            None => Verdict::Base,
+        };
+        return Ok(Timed { verdict, timing, vs_user, against, baselines, first_block: 1.0 });
     };
     let incumbent = bench.trusted(incumbent_text, target)?;
     let (margin, rounds) = match task.precision {
@@ -125,8 +132,11 @@ pub(super) fn time<B: Backend>(
         Outcome::Keep { speedup, .. } => versus_user(bench, task, target, candidate, rounds, speedup.ratio)?,
         _ => (None, None),
     };
-    let baselines = if vs_user.is_some() { baselines(bench, target, true)? } else { Vec::new() };
-    let (vs_user, against) = match fastest(&baselines, &timing) {
+    let Beside { baselines, fastest, .. } = match &outcome {
+        Outcome::Keep { .. } => baselines(&bench.here(), target, candidate, (margin, task.seed), true)?,
+        Outcome::Revert { .. } => Beside::nothing(),
+    };
+    let (vs_user, against) = match fastest {
         Some((ratio, name)) => (Some(ratio), Some(name)),
         None => (vs_user, against),
     };

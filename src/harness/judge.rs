@@ -34,13 +34,14 @@ impl<B: Backend> Judge<B> {
     /// A judge on a device.
     #[must_use]
     pub fn new(backend: B) -> Self {
-        Self { backend, elsewhere: None, torch: Arc::new(Service::new(Python::default())), known: HashMap::new() }
+        let torch = Arc::new(Service::new(Python::default()).on(backend.device_name()));
+        Self { backend, elsewhere: None, torch, known: HashMap::new() }
     }
 
     /// The same, asking the PyTorch of this Python where an operation's oracle is written in it; it is started when it is needed.
     #[must_use]
     pub fn with_python(mut self, python: Python) -> Self {
-        self.torch = Arc::new(Service::new(python));
+        self.torch = Arc::new(Service::new(python).on(self.backend.device_name()));
         self
     }
 

@@ -50,20 +50,39 @@ fn screen<B: Backend>(bench: &Bench<'_, B>, task: &ScreenTask) -> Result<Vec<Opt
     let incumbent = bench.build_text(&task.incumbent, &target)?;
     let calls: Vec<u32> = target.iter().map(|wanted| wanted.calls).collect();
     let decision = Decision::new(Margin::default(), &calls);
-    let mut screened = Vec::with_capacity(task.candidates.len());
-    for (index, text) in task.candidates.iter().enumerate() {
+    let count = task.candidates.len();
+    bench.at(Stage::Compile, format!("compiling {count} candidates"));
+    let builds = builds(bench, &target, &task.candidates)?;
+    let mut screened = Vec::with_capacity(count);
+    for (index, build) in builds.into_iter().enumerate() {
         if bench.backend.is_lost() {
             break;
         }
-        bench.at(Stage::Timing, format!("screening {} of {}", index + 1, task.candidates.len()));
-        screened.push(match screen_one(bench, task.seed, &target, &incumbent, text) {
-            Ok(blocks) => median(&decision.logs(&blocks))
-                .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) }),
-            Err(Failure::Verdict(_)) => None,
-            Err(machine @ Failure::Judge(_)) => return Err(machine),
-        });
+        bench.at(Stage::Timing, format!("screening {} of {count}", index + 1));
+        screened.push(
+            match build.and_then(|candidate| screen_one(bench, task.seed, &target, &incumbent, &candidate)) {
+                Ok(blocks) => median(&decision.logs(&blocks))
+                    .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) }),
+                Err(Failure::Verdict(_)) => None,
+                Err(machine @ Failure::Judge(_)) => return Err(machine),
+            },
+        );
     }
     Ok(screened)
+}
+
+/// The candidates, compiled at the same time where nothing is wrong with any of them: a compiler uses one core, and machines have more.
+fn builds<B: Backend>(
+    bench: &Bench<'_, B>,
+    target: &[TargetShape],
+    texts: &[String],
+) -> Result<Vec<Result<Build<B>, Failure>>, Failure> {
+    match bench.build_texts(texts, target) {
+        Ok(builds) => Ok(builds.into_iter().map(Ok).collect()),
+        // The first that fails ends them all, and does not say which it was.
+        Err(Failure::Verdict(_)) => Ok(texts.iter().map(|text| bench.build_text(text, target)).collect()),
+        Err(machine @ Failure::Judge(_)) => Err(machine),
+    }
 }
 
 fn screen_one<B: Backend>(
@@ -71,11 +90,10 @@ fn screen_one<B: Backend>(
     seed: u64,
     target: &[TargetShape],
     incumbent: &Build<B>,
-    text: &str,
+    candidate: &Build<B>,
 ) -> Result<Vec<Block>, Failure> {
-    let candidate = bench.build_text(text, target)?;
-    let mut rig = Rig::new(bench, target, [incumbent, &candidate], seed)?;
-    let match_up = MatchUp { incumbent, candidate: &candidate, rounds: 1 };
+    let mut rig = Rig::new(bench, target, [incumbent, candidate], seed)?;
+    let match_up = MatchUp { incumbent, candidate, rounds: 1 };
     let mut pair = rig.start(bench, match_up)?;
     (0..BLOCKS).map(|block| rig.block(bench, &mut pair, match_up.rounds, block + 1 == BLOCKS)).collect()
 }

@@ -3,6 +3,8 @@
 //! Tokens rather than lines or bytes, so that reformatting, deleting comments and shortening names gain nothing. The
 //! front matter does not count: it is a comment to the compiler, and a change of tunables is not a simplification.
 
+use crate::kernel::{KernelFile, Language};
+
 /// How many tokens fewer a simpler kernel has at least: less is a matter of taste.
 const LEAST_TOKENS: usize = 8;
 
@@ -12,9 +14,34 @@ const LEAST_SHARE: f64 = 0.02;
 /// Whether `candidate` has clearly less code than `incumbent`: at least 8 tokens and 2 % fewer.
 #[must_use]
 pub fn is_simpler(incumbent: &str, candidate: &str) -> bool {
-    let (before, after) = (count_tokens(incumbent), count_tokens(candidate));
+    let [before, after] = [incumbent, candidate].map(|text| match KernelFile::parse(text) {
+        // Its comments and docstrings are Python's, which are no code either.
+        Ok(file) if file.language == Language::Triton => count_tokens(&without_python_comments(file.code())),
+        _ => count_tokens(text),
+    });
     let least = LEAST_TOKENS.max((before as f64 * LEAST_SHARE).ceil() as usize);
     after > 0 && after + least <= before
+}
+
+/// A Python text without comments and texts in three quotes.
+fn without_python_comments(text: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['#', '"', '\'']) {
+        let (before, from) = rest.split_at(at);
+        kept.push_str(before);
+        let end = if let Some(text) = from.strip_prefix("\"\"\"") {
+            text.find("\"\"\"").map_or(from.len(), |end| end + 6)
+        } else if from.starts_with('#') {
+            from.find('\n').unwrap_or(from.len())
+        } else {
+            let end = quoted(from, from.chars().next().unwrap_or('"'));
+            kept.push_str(&from[..end]);
+            end
+        };
+        rest = &from[end..];
+    }
+    kept + rest
 }
 
 /// Tokens of C-like text: words and numbers count one each, a string one, any other visible character one.
@@ -64,6 +91,21 @@ fn quoted(text: &str, quote: char) -> usize {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn comments_and_docstrings_of_python_are_no_code() {
+        let front = "\"\"\"\n---\nop = \"x\"\ndtypes = [\"f32\"]\n[[launch]]\nkernel = \"k\"\ngrid = [\"1\"]\nargs = []\n---\n\"\"\"\n";
+        let code = "@triton.jit\ndef k(x):\n    tl.store(x, float(\"inf\"))\n";
+        let told =
+            code.replace("):\n", "):\n    \"\"\"Stores one.\"\"\"  # and \"nothing\" else, in so many words as this\n");
+        assert_eq!(
+            without_python_comments(&told).split_whitespace().collect::<String>(),
+            code.split_whitespace().collect::<String>()
+        );
+        assert!(!is_simpler(&format!("{front}{told}"), &format!("{front}{code}")));
+        let longer = format!("{front}{code}{}", "y = x + 1\n".repeat(3));
+        assert!(is_simpler(&longer, &format!("{front}{code}")));
+    }
+
     use super::*;
 
     const LONG: &str =

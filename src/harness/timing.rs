@@ -91,6 +91,13 @@ pub(super) struct Sample<B: Backend> {
     taken: Vec<(usize, Taken<B>)>,
 }
 
+impl<B: Backend> Sample<B> {
+    /// µs a launch.
+    pub(super) const fn us(&self) -> f64 {
+        self.us
+    }
+}
+
 impl<B: Backend> Rig<B> {
     /// Draws and poisons the rotated buffers of every target shape, with scratch for the incumbent and the candidate.
     pub(super) fn new(
@@ -258,6 +265,12 @@ impl<B: Backend> Rig<B> {
             measured.push(Round { order, samples_us });
         }
         Ok(Block::from_rounds(&measured))
+    }
+
+    /// The number of a round that is measured elsewhere, beside something that is no kernel.
+    pub(super) const fn next_round(&mut self) -> u64 {
+        self.rounds += 1;
+        self.rounds - 1
     }
 
     /// Rounds measured so far.

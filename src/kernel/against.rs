@@ -84,6 +84,9 @@ impl KernelFile {
         if let Some(twice) = front.scratch.iter().find(|scratch| !seen.insert(&scratch.name)) {
             return Err(KernelError::Inconsistent(format!("scratch `{}` stands twice", twice.name)));
         }
+        if let Some(symbol) = front.divisible.iter().find(|symbol| !op.symbols.contains(symbol)) {
+            return Err(KernelError::Inconsistent(format!("divisible: `{symbol}` is not a symbol of {}", op.name)));
+        }
         match front.specialize.iter().find(|symbol| !op.symbols.contains(symbol)) {
             Some(symbol) => {
                 Err(KernelError::Inconsistent(format!("specialize: `{symbol}` is not a symbol of {}", op.name)))
@@ -130,7 +133,12 @@ impl KernelFile {
         for (index, launch) in front.launches.iter().enumerate() {
             let place = format!("launch {} ({})", index + 1, launch.kernel);
             let all = [&launch.grid, &launch.block, &launch.cluster].into_iter().flatten();
-            all.chain(&launch.shared).chain(&launch.when).try_for_each(|expr| check(place.clone(), &late, expr))?;
+            let jit = launch.num_warps.iter().chain(&launch.num_stages).chain(&launch.num_ctas);
+            all.chain(&launch.shared)
+                .chain(&launch.when)
+                .chain(jit)
+                .chain(launch.constexprs.values())
+                .try_for_each(|expr| check(place.clone(), &late, expr))?;
         }
         Ok(())
     }

@@ -95,6 +95,43 @@ pub fn nvrtc_options(options: &[String]) -> Result<Vec<String>, KernelError> {
         .collect()
 }
 
+/// What Triton's compiler is told beside a launch's own numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TritonOptions {
+    /// Registers that a thread may have.
+    pub maxnreg: Option<u32>,
+    /// Whether a product and a sum may become one instruction, rounded once.
+    pub fp_fusion: bool,
+}
+
+/// What Triton is given for the options of a Triton file.
+///
+/// # Errors
+/// An option that is not among those allowed.
+pub fn triton_options(options: &[String]) -> Result<TritonOptions, KernelError> {
+    let mut all = TritonOptions { maxnreg: None, fp_fusion: true };
+    for option in options {
+        match option.strip_prefix("maxnreg=") {
+            Some(number) => {
+                let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+                all.maxnreg = number.parse().ok().filter(|number| plain && (16..=255).contains(number));
+                if all.maxnreg.is_some() {
+                    continue;
+                }
+            }
+            None if option == "no_fp_fusion" => {
+                all.fp_fusion = false;
+                continue;
+            }
+            None => {}
+        }
+        return Err(KernelError::Inconsistent(format!(
+            "option `{option}` is not one of maxnreg=N (16 to 255), no_fp_fusion"
+        )));
+    }
+    Ok(all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

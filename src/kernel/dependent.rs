@@ -42,14 +42,18 @@ impl KernelFile {
     #[must_use]
     pub fn numbers(&self, op: &Operation, resolution: &Resolution) -> BTreeMap<String, BTreeSet<usize>> {
         let mut all: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
-        for launch in &self.front.launches {
+        for (index, launch) in self.front.launches.iter().enumerate() {
             let is_number = |name: &str| {
                 matches!(named(&self.front, op, name), Some(Named::Symbol(_) | Named::Scalar(_) | Named::Constant))
             };
             let places = (0..launch.args.len()).filter(|place| is_number(&launch.args[*place]));
             let places: BTreeSet<usize> = places.collect();
             // What is a number in one launch may be an address in another.
-            let known = all.entry(instance(&launch.kernel, &resolution.macros)).or_insert_with(|| places.clone());
+            let name = match resolution.jit(index) {
+                Some(jit) => jit.name.clone(),
+                None => instance(&launch.kernel, &resolution.macros),
+            };
+            let known = all.entry(name).or_insert_with(|| places.clone());
             known.retain(|place| places.contains(place));
         }
         all

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use super::file::front_matter_range;
-use super::{KernelError, KernelFile};
+use super::{KernelError, KernelFile, Language};
 use crate::op::Dtype;
 
 /// The text with tunables set to `values`; comments and order stay.
@@ -73,19 +73,9 @@ pub fn add_variant(text: &str, when: &str, tune: &BTreeMap<String, i64>) -> Resu
 /// The same kernel with other symbol addresses: the self-test's "different" candidate.
 #[must_use]
 pub fn pad(text: &str, bytes: usize) -> String {
-    if KernelFile::parse(text).is_ok_and(|kernel| kernel.front.is_cuda()) {
-        // A GPU's constants are dropped where nothing reads them; a kernel stays, though nobody starts it.
-        let stores = bytes / STORE_BYTES + 1;
-        return format!(
-            "{text}\nextern \"C\" __global__ void warpsmith_padding(volatile int *to) {{\n\
-             #pragma unroll\n    for (int i = 0; i < {stores}; i++) *to = i;\n}}\n"
-        );
-    }
-    format!("{text}\n__attribute__((used)) static const char warpsmith_padding[{}] = {{1}};\n", bytes.max(1))
+    let language = KernelFile::parse(text).map_or(Language::C, |kernel| kernel.language);
+    format!("{text}\n{}", language.padding(bytes))
 }
-
-/// What a store takes in a GPU's code: two instructions of 16 bytes.
-const STORE_BYTES: usize = 32;
 
 fn rewrite(
     text: &str,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Launch, TensorMap};
+use super::{Language, Launch, TensorMap};
 use crate::device::kernel_folder;
 use crate::expr::{Expr, ExprError};
 use crate::op::{Dtype, toml_reason};
@@ -12,14 +12,10 @@ use crate::op::{Dtype, toml_reason};
 /// The longest kernel file that is read, in bytes: no honest kernel comes near it.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// Where an operation's kernel file for a backend stands, below the workspace.
+/// Where an operation's kernel file for a backend stands, below the workspace; or for a language, by the name of its folder.
 #[must_use]
 pub fn kernel_file(op: &str, backend: &str) -> String {
-    let extension = match backend {
-        "cuda" => "cu",
-        "triton" => "py",
-        _ => "c",
-    };
+    let extension = Language::of_folder(backend).unwrap_or(Language::C).extension();
     format!("kernels/{backend}/{op}.{extension}")
 }
 
@@ -36,6 +32,8 @@ pub fn kernel_file_of_device(op: &str, backend: &str, device: &str) -> String {
 pub struct KernelFile {
     /// The whole text, front matter included, as the compiler sees it.
     pub text: String,
+    /// What it is written in.
+    pub language: Language,
     /// What the front matter says.
     pub front: FrontMatter,
 }
@@ -60,6 +58,9 @@ pub struct FrontMatter {
     /// Symbols passed as macros.
     #[serde(default)]
     pub specialize: Vec<String>,
+    /// Symbols of which the compiler is told that they are multiples of 16, at those shapes where they are (Triton).
+    #[serde(default)]
+    pub divisible: Vec<String>,
     /// Its sums are taken in an order that may differ between runs; determinism is then checked to a stated spread.
     #[serde(default)]
     pub order_free: bool,
@@ -134,8 +135,11 @@ pub enum ScratchInit {
 /// Why a text is not a kernel file.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// There is no `/*--- … ---*/` at the start.
-    #[error("no front matter: a kernel file starts with a comment `/*---`, TOML, `---*/`")]
+    /// There is no `/*--- … ---*/`, or docstring with it, at the start.
+    #[error(
+        "no front matter: a kernel file starts with a comment `/*---`, TOML, `---*/`; a Triton file with a docstring (without \
+         backslashes) that has TOML between two lines `---`"
+    )]
     NoFrontMatter,
     /// Larger than [`MAX_BYTES`].
     #[error("the file has {bytes} bytes; a kernel file has at most {MAX_BYTES}")]
@@ -184,17 +188,22 @@ impl KernelFile {
         if text.len() > MAX_BYTES {
             return Err(KernelError::TooLarge { bytes: text.len() });
         }
-        let range = front_matter_range(text).ok_or(KernelError::NoFrontMatter)?;
+        let form = Language::of_form(text);
+        let (range, _) = form.front_matter(text).ok_or(KernelError::NoFrontMatter)?;
         let front: FrontMatter =
             toml::from_str(&text[range]).map_err(|error| KernelError::Toml(toml_reason(&error)))?;
-        front.check()?;
-        Ok(Self { text: text.to_owned(), front })
+        let language = match form {
+            Language::C if front.is_cuda() => Language::Cuda,
+            form => form,
+        };
+        front.check(language)?;
+        Ok(Self { text: text.to_owned(), language, front })
     }
 
     /// The text behind the front matter.
     #[must_use]
     pub fn code(&self) -> &str {
-        let end = front_matter_range(&self.text).map_or(0, |range| range.end + "---*/".len());
+        let end = self.language.front_matter(&self.text).map_or(0, |(_, end)| end);
         &self.text[end..]
     }
 
@@ -213,17 +222,11 @@ impl KernelFile {
 
 /// Where the TOML stands in the text.
 pub(super) fn front_matter_range(text: &str) -> Option<std::ops::Range<usize>> {
-    let open = text.find("/*---")?;
-    let blank_before = text[..open].trim_start_matches('\u{feff}').trim().is_empty();
-    let start = open + "/*---".len();
-    let end = start + text[start..].find("---*/")?;
-    // A comment that ends earlier would let code stand inside what is read as TOML.
-    let one_comment = !text[start..end].contains("*/");
-    (blank_before && one_comment).then_some(start..end)
+    Language::of_form(text).front_matter(text).map(|(range, _)| range)
 }
 
 impl FrontMatter {
-    fn check(&self) -> Result<(), KernelError> {
+    fn check(&self, language: Language) -> Result<(), KernelError> {
         let fail = |what: String| Err(KernelError::Inconsistent(what));
         if self.dtypes.is_empty() {
             return fail("`dtypes` is empty".into());
@@ -253,7 +256,7 @@ impl FrontMatter {
         if let Some(name) = self.scratch.iter().map(|s| &s.name).find(|name| !is_identifier(name)) {
             return fail(format!("scratch `{name}` is not an identifier"));
         }
-        self.check_launches()
+        self.check_launches(language)
     }
 }
 

@@ -1,11 +1,11 @@
 //! `[[launch]]` and `[[tensormap]]`: what a CUDA file wants started, as it says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::file::is_identifier;
-use super::{FrontMatter, KernelError};
+use super::{FrontMatter, KernelError, Language};
 use crate::expr::Expr;
 
 /// Launches in a file: a step of a model is a handful of kernels, and each costs microseconds.
@@ -22,7 +22,8 @@ pub struct Launch {
     pub kernel: String,
     /// Blocks in x, y, z; what is left out is 1.
     pub grid: Vec<Expr>,
-    /// Threads of a block in x, y, z; what is left out is 1.
+    /// Threads of a block in x, y, z; what is left out is 1. A Triton file has none: its compiler chooses.
+    #[serde(default)]
     pub block: Vec<Expr>,
     /// Dynamic shared memory of a block in bytes (0 where left out).
     #[serde(default)]
@@ -41,6 +42,44 @@ pub struct Launch {
     /// Whether it may begin before the launch in front of it has ended (programmatic dependent launch).
     #[serde(default)]
     pub pdl: bool,
+    /// Warps of a block (Triton; 4 where left out).
+    #[serde(default, deserialize_with = "expr_or_number")]
+    pub num_warps: Option<Expr>,
+    /// Loads that its loops have under way at once (Triton; 3 where left out).
+    #[serde(default, deserialize_with = "expr_or_number")]
+    pub num_stages: Option<Expr>,
+    /// Blocks of a cluster that work on one program together (Triton; 1 where left out).
+    #[serde(default, deserialize_with = "expr_or_number")]
+    pub num_ctas: Option<Expr>,
+    /// Values of the kernel's `tl.constexpr` parameters by name (Triton).
+    #[serde(default, deserialize_with = "exprs_or_numbers")]
+    pub constexprs: BTreeMap<String, Expr>,
+}
+
+/// A whole number may stand for itself where an expression is wanted.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "an expression in quotes, or a whole number")]
+enum ExprOrNumber {
+    Number(i64),
+    Expr(Expr),
+}
+
+impl From<ExprOrNumber> for Expr {
+    fn from(either: ExprOrNumber) -> Self {
+        match either {
+            ExprOrNumber::Number(number) => Self::from(number),
+            ExprOrNumber::Expr(expr) => expr,
+        }
+    }
+}
+
+fn expr_or_number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Expr>, D::Error> {
+    Option::<ExprOrNumber>::deserialize(from).map(|either| either.map(Into::into))
+}
+
+fn exprs_or_numbers<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Expr>, D::Error> {
+    let read = BTreeMap::<String, ExprOrNumber>::deserialize(from)?;
+    Ok(read.into_iter().map(|(name, either)| (name, either.into())).collect())
 }
 
 /// A description of a tensor for the copy engine (TMA), handed to a kernel by value.
@@ -124,10 +163,19 @@ impl FrontMatter {
     }
 
     /// What can be seen wrong in launches and tensor maps without knowing the operation.
-    pub(super) fn check_launches(&self) -> Result<(), KernelError> {
+    pub(super) fn check_launches(&self, language: Language) -> Result<(), KernelError> {
         let fail = |what: String| Err(KernelError::Inconsistent(what));
         if self.launches.len() > MAX_LAUNCHES {
             return fail(format!("{} launches; there may be {MAX_LAUNCHES}", self.launches.len()));
+        }
+        if language == Language::Triton && !self.is_cuda() {
+            return fail("it has no [[launch]]; a Triton file says what to launch".into());
+        }
+        if let (Language::Triton, Some(map)) = (language, self.tensor_maps.first()) {
+            return fail(format!("tensor map `{}`: a Triton kernel takes none", map.name));
+        }
+        if let (true, Some(symbol)) = (language != Language::Triton, self.divisible.first()) {
+            return fail(format!("divisible: `{symbol}`: only Triton's compiler is told of divisibility"));
         }
         if let (false, Some(map)) = (self.is_cuda(), self.tensor_maps.first()) {
             return fail(format!("tensor map `{}` without a [[launch]] that could take it", map.name));
@@ -137,8 +185,10 @@ impl FrontMatter {
             if let Err(what) = check_name(&launch.kernel) {
                 return fail(format!("{place}: kernel `{}` {what}", launch.kernel));
             }
+            launch.check_keys(language).or_else(|what| fail(format!("{place} ({}): {what}", launch.kernel)))?;
+            let least_block = usize::from(language != Language::Triton);
             for (key, sizes, least) in
-                [("grid", &launch.grid, 1), ("block", &launch.block, 1), ("cluster", &launch.cluster, 0)]
+                [("grid", &launch.grid, 1), ("block", &launch.block, least_block), ("cluster", &launch.cluster, 0)]
             {
                 if !(least..=3).contains(&sizes.len()) {
                     return fail(format!("{place}: {key} has {} sizes; it has one to three (x, y, z)", sizes.len()));
@@ -181,6 +231,38 @@ impl FrontMatter {
             }
         }
         Ok(())
+    }
+}
+
+impl Launch {
+    /// Refuses keys of another language.
+    fn check_keys(&self, language: Language) -> Result<(), String> {
+        let triton = [
+            ("num_warps", self.num_warps.is_some()),
+            ("num_stages", self.num_stages.is_some()),
+            ("num_ctas", self.num_ctas.is_some()),
+            ("constexprs", !self.constexprs.is_empty()),
+        ];
+        let cuda = [
+            ("block", !self.block.is_empty(), "its threads are 32 * num_warps"),
+            ("shared", self.shared.is_some(), "the compiler says how much shared memory it takes"),
+            ("cluster", !self.cluster.is_empty(), "num_ctas says how many blocks make a cluster"),
+            ("pdl", self.pdl, "dependent launches are for CUDA files"),
+        ];
+        let given = |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(key, _)| *key);
+        match language {
+            Language::Triton => match cuda.into_iter().find(|(_, given, _)| *given) {
+                Some((key, _, instead)) => Err(format!("`{key}` is not for Triton: {instead}")),
+                None if self.kernel.contains('<') => {
+                    Err("a Triton kernel has no template arguments, but constexprs".into())
+                }
+                None => Ok(()),
+            },
+            Language::C | Language::Cuda => match given(&triton) {
+                Some(key) => Err(format!("`{key}` is for Triton files")),
+                None => Ok(()),
+            },
+        }
     }
 }
 

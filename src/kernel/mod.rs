@@ -1,10 +1,12 @@
-//! A kernel file: front matter (TOML in the first comment), then device code.
+//! A kernel file: front matter (TOML in the first comment, or in the docstring), then device code.
 
 mod against;
 mod arch;
 mod dependent;
 mod edit;
 mod file;
+mod jit;
+mod language;
 mod launch;
 mod names;
 mod plan;
@@ -16,12 +18,14 @@ mod samples;
 mod tensor_map;
 
 pub use against::CUDA_FACTS;
-pub use arch::{fits_arch, nvrtc_options, target_arch};
+pub use arch::{TritonOptions, fits_arch, nvrtc_options, target_arch, triton_options};
 pub use dependent::MustWait;
 pub use edit::{add_variant, pad, set_dtypes, set_tunables};
 pub use file::{
     FrontMatter, KernelError, KernelFile, Scratch, ScratchInit, Tunable, Variant, kernel_file, kernel_file_of_device,
 };
+pub use jit::{JitArgument, JitLaunch};
+pub use language::Language;
 pub use launch::{Launch, Swizzle, TensorMap};
 pub use plan::{Argument, PlannedLaunch};
 pub use resolve::{Facts, Resolution};

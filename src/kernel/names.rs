@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Facts, FrontMatter, KernelFile, Resolution};
+use super::{Facts, FrontMatter, KernelFile, Language, Resolution};
 use crate::op::Operation;
 
 /// What a name among the arguments stands for.
@@ -37,6 +37,9 @@ impl KernelFile {
     /// where its `when` cannot hold, whatever the symbols are.
     #[must_use]
     pub fn kernel_names(&self, resolution: &Resolution, facts: &Facts) -> Vec<String> {
+        if self.language == Language::Triton {
+            return resolution.jit.iter().map(|jit| jit.name.clone()).collect();
+        }
         let mut known = facts.clone();
         known.insert("dtype_bytes".into(), resolution.dtype.bytes() as i64);
         known.extend(resolution.macros.clone());

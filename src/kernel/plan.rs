@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::jit::known_at;
 use super::names::{Named, instance, named};
 use super::resolve::scratch_elements;
 use super::tensor_map::{Ground, plan_map};
-use super::{Facts, FrontMatter, KernelError, KernelFile, Launch, MapSource, PlannedMap, Resolution};
+use super::{
+    Facts, FrontMatter, JitLaunch, KernelError, KernelFile, Language, Launch, MapSource, PlannedMap, Resolution,
+};
 use crate::expr::Expr;
 use crate::op::{Operation, Shape};
 
@@ -15,6 +18,9 @@ const MAX_GRID: [i64; 3] = [i32::MAX as i64, 65535, 65535];
 /// What it allows of a block: threads in x, y, z, and of all three together.
 const MAX_BLOCK: [i64; 3] = [1024, 1024, 64];
 const MAX_THREADS: i64 = 1024;
+
+/// Threads of a warp.
+const WARP: u32 = 32;
 
 /// Blocks of a cluster: 8 run everywhere, 16 where the launcher asks for a size that is not portable.
 const MAX_CLUSTER: i64 = 16;
@@ -96,10 +102,11 @@ impl KernelFile {
             return Err(KernelError::Inconsistent(what));
         }
         let shape = Shape(op.symbols.iter().cloned().zip(ints.iter().copied()).collect());
-        let mut known = facts.clone();
-        known.extend(shape.0.clone());
-        known.insert("dtype_bytes".into(), resolution.dtype.bytes() as i64);
-        known.extend(resolution.macros.clone());
+        let known = known_at(&shape, resolution, facts);
+        if self.language == Language::Triton && self.jit_launches(&shape, &known)? != resolution.jit {
+            let what = format!("it was not compiled for shape {shape}");
+            return Err(KernelError::Inconsistent(what));
+        }
         let planner = Planner { front: &self.front, op, shape, known, resolution };
         let mut planned = Vec::new();
         let mut meant = 0;
@@ -107,7 +114,7 @@ impl KernelFile {
             let place = format!("launch {} ({})", index + 1, launch.kernel);
             if planner.holds(&place, launch.when.as_ref())? {
                 meant += 1;
-                planned.extend(planner.plan(&place, launch)?);
+                planned.extend(planner.plan(&place, launch, resolution.jit(index))?);
             }
         }
         // Where the launches in front of it are not for this shape, there is nothing of its own to overtake.
@@ -163,9 +170,18 @@ impl Planner<'_> {
         Ok(sizes)
     }
 
-    fn plan(&self, place: &str, launch: &Launch) -> Result<Option<PlannedLaunch>, KernelError> {
-        let grid = self.sizes(place, "grid", &launch.grid, 0, MAX_GRID)?;
-        let block = self.sizes(place, "block", &launch.block, 1, MAX_BLOCK)?;
+    /// One launch; `jit` says how its kernel is compiled, where the file is in Triton.
+    fn plan(
+        &self,
+        place: &str,
+        launch: &Launch,
+        jit: Option<&JitLaunch>,
+    ) -> Result<Option<PlannedLaunch>, KernelError> {
+        let mut grid = self.sizes(place, "grid", &launch.grid, 0, MAX_GRID)?;
+        let block = match jit {
+            Some(jit) => [jit.num_warps * WARP, 1, 1],
+            None => self.sizes(place, "block", &launch.block, 1, MAX_BLOCK)?,
+        };
         let threads = product(block);
         if threads > MAX_THREADS {
             return Err(refuse(place, format!("a block has {threads} threads; it has at most {MAX_THREADS}")));
@@ -173,6 +189,18 @@ impl Planner<'_> {
         let cluster = match launch.cluster.as_slice() {
             [] => None,
             sizes => Some(self.cluster(place, sizes, grid)?),
+        };
+        let cluster = match jit {
+            // A program is then done by as many blocks.
+            Some(jit) if jit.num_ctas > 1 => {
+                let blocks = i64::from(grid[0]) * i64::from(jit.num_ctas);
+                grid[0] = u32::try_from(blocks).ok().filter(|_| blocks <= MAX_GRID[0]).ok_or_else(|| {
+                    refuse(place, format!("grid.x times num_ctas is {blocks}; it is at most {}", MAX_GRID[0]))
+                })?;
+                let expr = Expr::from(i64::from(jit.num_ctas));
+                Some(self.cluster(place, std::slice::from_ref(&expr), grid)?)
+            }
+            _ => cluster,
         };
         let shared = self.shared(place, launch)?;
         if grid.contains(&0) {
@@ -189,7 +217,7 @@ impl Planner<'_> {
             return Err(refuse(place, what));
         }
         Ok(Some(PlannedLaunch {
-            kernel: instance(&launch.kernel, &self.resolution.macros),
+            kernel: jit.map_or_else(|| instance(&launch.kernel, &self.resolution.macros), |jit| jit.name.clone()),
             grid,
             block,
             shared,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::file::Scratch;
-use super::{FrontMatter, KernelError, KernelFile};
+use super::jit::known_at;
+use super::{FrontMatter, JitLaunch, KernelError, KernelFile};
 use crate::expr::Expr;
 use crate::op::{Dtype, Shape};
 
@@ -20,6 +21,8 @@ pub struct Resolution {
     pub macros: BTreeMap<String, i64>,
     /// Elements of each scratch buffer, in order.
     pub scratch_elements: Vec<usize>,
+    /// What each launch for the shape is compiled for, where that is not all in the macros: in Triton.
+    pub jit: Vec<JitLaunch>,
 }
 
 impl KernelFile {
@@ -55,7 +58,9 @@ impl KernelFile {
             })?;
             macros.insert(format!("WS_{}", symbol.to_uppercase()), value);
         }
-        Ok(Resolution { dtype, macros, scratch_elements })
+        let mut resolution = Resolution { dtype, macros, scratch_elements, jit: Vec::new() };
+        resolution.jit = self.jit_launches(shape, &known_at(shape, &resolution, facts))?;
+        Ok(resolution)
     }
 }
 

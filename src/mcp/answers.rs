@@ -81,7 +81,7 @@ impl Targets {
             pass: state.timed_at(),
             device: state.device.clone(),
             backend: state.backend.clone(),
-            whole_us: state.workload.whole().map(|profile| profile.whole_us),
+            whole_us: state.workload.whole_us(),
             predicted_speedup: state.predicted().map(|(_, ratio)| ratio),
             targets: state.targets.iter().map(target).collect(),
         }

@@ -20,7 +20,6 @@ use crate::engine::one_line;
 use crate::engine::{Phase, RunState};
 use crate::evaluation::Evaluation;
 use crate::history::Archive;
-use crate::op::OpSource;
 use crate::workspace::Workspace;
 
 /// The largest kernel file that is taken; the longest that ships has a fiftieth of it.
@@ -181,7 +180,7 @@ impl Server {
         let mut blocks = vec![found, kept.unwrap_or_else(|| target.start_text.clone())];
         if wanted.with_reference {
             let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
-            let source = OpSource::read(&target.op, &read).map_err(said)?;
+            let source = target.operation(&read).map_err(said)?;
             let oracle = source.oracle().to_owned();
             blocks.extend([source.toml, oracle]);
         }
@@ -252,6 +251,7 @@ impl Server {
     async fn profile(&self) -> Result<String, String> {
         let state = self.state().await?;
         let table = state.workload.whole().map(crate::profile::Profile::table);
+        let table = table.or_else(|| state.workload.compiled().map(crate::profile::Compiled::table));
         table.ok_or_else(|| format!("this run is about {} alone: there is no model to profile", state.model))
     }
 

@@ -1,11 +1,13 @@
 //! Where a model spends its time, and what improving each part can do for the whole.
 //!
 //! [`aggregate`] turns measured rounds into a [`Profile`]; [`Profile::table`] renders it;
-//! [`Profile::ranked_targets`] says what to work on, best first.
+//! [`Profile::ranked_targets`] says what to work on, best first. [`Compiled`] is the same of a PyTorch model as torch.compile runs it.
 
 mod account;
 pub mod amdahl;
 mod ask;
+mod compiled;
+mod compiled_table;
 mod rows;
 mod table;
 mod targets;
@@ -19,6 +21,9 @@ use crate::model::{Glue, Pass};
 use crate::op::Shape;
 pub use account::{Account, account};
 pub use ask::{ProfileError, measure};
+#[cfg(test)]
+pub(crate) use compiled::tests::sample as compiled_sample;
+pub use compiled::{Compiled, CompiledRow};
 pub use rows::{CallCost, aggregate};
 pub use targets::{LEAST_GAIN, RankedTarget};
 #[cfg(test)]

@@ -4,10 +4,7 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
 use crate::evaluation::ErrorStats;
-use crate::op::{Dtype, ElementType};
-
-/// Within this share of the largest finite value, infinity and a finite value are both right.
-const NEAR_OVERFLOW: f64 = 0.001;
+use crate::op::Dtype;
 
 /// Rows that are shorter say little by themselves; the dimension before the last joins them.
 const SHORTEST_ROW: usize = 16;
@@ -129,17 +126,6 @@ pub fn row_length(dimensions: &[usize]) -> usize {
     row.max(1)
 }
 
-/// An element beside what it should be.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Element {
-    /// Both are not finite, alike, or the result is as infinite as its type makes it.
-    Alike,
-    /// One is finite, and the other is not or the other way round.
-    Misplaced,
-    /// y - r, less what a result near zero may lose.
-    Off(f64),
-}
-
 /// What is known of an output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Measured {
@@ -150,6 +136,31 @@ pub(super) struct Measured {
     pub misplaced: u64,
     /// rms(d) / rms(r).
     pub relative_rms: f64,
+    /// The worst element, and what belongs there.
+    pub got: f64,
+    pub want: f64,
+}
+
+impl Measured {
+    /// What there is to say of an output of so many elements that may be off by `limits`; `outside` of them, misplaced ones among them, are
+    /// off by more than an element may be.
+    pub(super) fn judge(&self, elements: usize, outside: u64, limits: &Parts) -> ErrorStats {
+        let Self { parts, worst_at, misplaced, relative_rms, got, want } = *self;
+        let worst = if misplaced > 0 { f64::MAX } else { ratio(parts.element, limits.element) };
+        ErrorStats {
+            elements: elements as u64,
+            outside: if misplaced > 0 || !(worst <= 1.0) { outside.max(1) } else { 0 },
+            worst,
+            worst_at: worst_at as u64,
+            got,
+            want,
+            relative_rms: finite(relative_rms),
+            tensor_ratio: ratio(parts.tensor, limits.tensor),
+            row_ratio: ratio(parts.row, limits.row),
+            bias_ratio: ratio(parts.bias, limits.bias),
+            ..ErrorStats::default()
+        }
+    }
 }
 
 /// An output's type, and its rows.
@@ -161,75 +172,9 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The number of the type that is nearest to a value.
-    pub(super) fn nearest(&self, value: f64) -> f64 {
-        ElementType::Case.stored(self.dtype).nearest(value)
-    }
-
-    fn element(&self, y: f64, r: f64) -> Element {
-        let largest = self.dtype.largest();
-        if r.is_nan() {
-            return if y.is_nan() { Element::Alike } else { Element::Misplaced };
-        }
-        let overflowed = y.is_infinite() && y.signum() == r.signum();
-        if r.is_infinite() || r.abs() > (1.0 + NEAR_OVERFLOW) * largest {
-            return if overflowed { Element::Alike } else { Element::Misplaced };
-        }
-        if overflowed && r.abs() >= (1.0 - NEAR_OVERFLOW) * largest {
-            return Element::Alike;
-        }
-        if !y.is_finite() {
-            return Element::Misplaced;
-        }
-        let d = y - r;
-        Element::Off(d.signum() * (d.abs() - self.dtype.underflow()).max(0.0))
-    }
-
     /// Rows of `elements`.
     pub(super) const fn rows(&self, elements: usize) -> usize {
         elements / self.row
-    }
-
-    /// How far `y` is from `r`.
-    pub(super) fn measure(&self, y: &[f64], r: &[f64]) -> Measured {
-        let u = self.dtype.roundoff();
-        let (mut parts, mut misplaced, mut worst_at, mut worst) = (Parts::default(), 0, 0, 0.0);
-        let (mut errors, mut values, mut along) = (0.0, 0.0, 0.0);
-        for (number, (y, r)) in y.chunks(self.row).zip(r.chunks(self.row)).enumerate() {
-            let (mut row_errors, mut row_values, mut finite) = (0.0, 0.0, 0.0);
-            for (&y, &r) in y.iter().zip(r) {
-                if let Element::Off(d) = self.element(y, r) {
-                    (row_errors, row_values, finite) = (row_errors + d * d, row_values + r * r, finite + 1.0);
-                    along += d * r;
-                }
-            }
-            let rms = if finite > 0.0 { f64::sqrt(row_values / finite) } else { 0.0 };
-            for (place, (&y, &r)) in y.iter().zip(r).enumerate() {
-                let off = match self.element(y, r) {
-                    Element::Alike => continue,
-                    Element::Misplaced => {
-                        misplaced += 1;
-                        f64::INFINITY
-                    }
-                    Element::Off(d) => share(d.abs(), r.abs() + rms),
-                };
-                if off > worst {
-                    (worst, worst_at) = (off, number * self.row + place);
-                }
-                if off.is_finite() {
-                    parts.element = parts.element.max(off / u);
-                }
-            }
-            parts.row = parts.row.max(share(row_errors, row_values).sqrt() / u);
-            (errors, values) = (errors + row_errors, values + row_values);
-        }
-        let relative_rms = share(errors, values).sqrt();
-        parts.tensor = relative_rms / u;
-        parts.bias = share(f64::abs(along), values) / u;
-        if worst == f64::INFINITY && misplaced == 0 {
-            parts.element = f64::INFINITY;
-        }
-        Measured { parts, worst_at, misplaced, relative_rms }
     }
 
     /// Why PyTorch's own result is no yardstick, if it is none.
@@ -243,42 +188,6 @@ impl Form {
         (!(eager.relative_rms <= USELESS))
             .then(|| format!("PyTorch's own result in {} is off by {:.0} %", self.dtype, 100.0 * eager.relative_rms))
     }
-
-    /// What there is to say of `y`, where it may be off by `limits`.
-    pub(super) fn judge(&self, y: &[f64], r: &[f64], limits: &Parts) -> ErrorStats {
-        let Measured { parts, worst_at, misplaced, relative_rms } = self.measure(y, r);
-        let worst = if misplaced > 0 { f64::MAX } else { ratio(parts.element, limits.element) };
-        let outside = if misplaced > 0 || !(worst <= 1.0) { misplaced + self.outside(y, r, limits.element) } else { 0 };
-        ErrorStats {
-            elements: y.len() as u64,
-            outside,
-            worst,
-            worst_at: worst_at as u64,
-            got: y.get(worst_at).copied().unwrap_or_default(),
-            want: r.get(worst_at).copied().unwrap_or_default(),
-            relative_rms: finite(relative_rms),
-            tensor_ratio: ratio(parts.tensor, limits.tensor),
-            row_ratio: ratio(parts.row, limits.row),
-            bias_ratio: ratio(parts.bias, limits.bias),
-            ..ErrorStats::default()
-        }
-    }
-
-    /// How many finite elements are off by more than `limit` units.
-    fn outside(&self, y: &[f64], r: &[f64], limit: f64) -> u64 {
-        let u = self.dtype.roundoff();
-        let mut outside = 0;
-        for (y, r) in y.chunks(self.row).zip(r.chunks(self.row)) {
-            let finite: Vec<f64> = r.iter().copied().filter(|r| r.is_finite()).collect();
-            let rms = (finite.iter().map(|r| r * r).sum::<f64>() / finite.len().max(1) as f64).sqrt();
-            for (&y, &r) in y.iter().zip(r) {
-                if let Element::Off(d) = self.element(y, r) {
-                    outside += u64::from(!(share(d.abs(), r.abs() + rms) / u <= limit));
-                }
-            }
-        }
-        outside
-    }
 }
 
 /// A part of an error over its limit. Where PyTorch itself has no limit (something beside an exact zero), there is none.
@@ -286,97 +195,7 @@ const fn ratio(part: f64, limit: f64) -> f64 {
     if limit == f64::INFINITY { 0.0 } else { finite(part / limit) }
 }
 
-/// A ratio of which both may be zero: nothing of nothing is nothing.
-fn share(part: f64, whole: f64) -> f64 {
-    if part == 0.0 { 0.0 } else { part / whole }
-}
-
 /// A ratio that every format of file can hold.
 const fn finite(ratio: f64) -> f64 {
     if ratio.is_nan() { f64::MAX } else { ratio.min(f64::MAX) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const F32: Form = Form { dtype: Dtype::F32, row: 4 };
-    const U: f64 = 1.0 / (1u64 << 24) as f64;
-
-    #[test]
-    fn the_four_parts_are_what_their_names_say() {
-        let r = [1.0, 1.0, 1.0, 1.0, 8.0, 8.0, 8.0, 8.0];
-        let mut y = r;
-        y[2] += 6.0 * U;
-        let found = F32.measure(&y, &r);
-        assert_eq!(found.worst_at, 2);
-        let near = |a: f64, b: f64| (a - b).abs() < 1e-6;
-        assert!(near(found.parts.element, 3.0) && near(found.parts.row, 3.0), "{found:?}");
-        assert!(near(found.parts.tensor, 6.0 / 260f64.sqrt()) && near(found.parts.bias, 6.0 / 260.0), "{found:?}");
-    }
-
-    #[test]
-    fn what_is_not_finite_must_be_where_it_belongs() {
-        let r = [1.0, f64::NAN, f64::INFINITY, 1e39];
-        assert_eq!(F32.measure(&[1.0, f64::NAN, f64::INFINITY, f64::INFINITY], &r).misplaced, 0);
-        for wrong in [[1.0, 0.0, f64::INFINITY, f64::INFINITY], [f64::NAN, f64::NAN, f64::INFINITY, f64::INFINITY]] {
-            let stats = F32.judge(&wrong, &r, &Floors::of(Dtype::F32, 1, 1).limits(Parts::default()));
-            assert_eq!(stats.outside, 1);
-            assert!(stats.failure().is_some());
-        }
-        assert_eq!(F32.measure(&[1.0, f64::NAN, f64::NEG_INFINITY, f64::INFINITY], &r).misplaced, 1);
-    }
-
-    #[test]
-    fn a_row_or_a_bias_is_refused_where_each_element_is_near() {
-        let limits = Floors::of(Dtype::Bf16, 64, 1).limits(Parts { tensor: 0.42, row: 0.5, element: 0.8, bias: 0.01 });
-        let form = Form { dtype: Dtype::Bf16, row: 64 };
-        let u = Dtype::Bf16.roundoff();
-        let r: Vec<f64> = (0..4096).map(|i| 1.0 + f64::from(i % 7)).collect();
-        let shrunk: Vec<f64> = r.iter().map(|r| r * (1.0 - 0.5 * u)).collect();
-        let stats = form.judge(&shrunk, &r, &limits);
-        assert!(stats.outside == 0 && stats.bias_ratio > 1.0, "{stats:?}");
-        assert!(stats.failure().is_some_and(|why| why.contains("one direction")), "{:?}", stats.failure());
-        let swayed = |i: usize, r: f64| r * (1.0 + if i.is_multiple_of(2) { 1.9 } else { -1.9 } * u);
-        let row: Vec<f64> = r.iter().enumerate().map(|(i, r)| if i < 64 { swayed(i, *r) } else { *r }).collect();
-        let stats = form.judge(&row, &r, &limits);
-        assert!(stats.outside == 0 && stats.row_ratio > 1.0 && stats.tensor_ratio < 1.0, "{stats:?}");
-    }
-
-    #[test]
-    fn zero_where_zero_belongs_is_right_and_nothing_else_is() {
-        let limits = Floors::of(Dtype::F16, 1, 1).limits(Parts::default());
-        let form = Form { dtype: Dtype::F16, row: 4 };
-        assert!(form.judge(&[0.0; 4], &[0.0; 4], &limits).failure().is_none());
-        assert!(form.judge(&[0.0, 0.0, 1e-3, 0.0], &[0.0; 4], &limits).failure().is_some());
-        // What a half loses near zero is not held against it.
-        assert!(form.judge(&[0.0; 4], &[2e-8; 4], &limits).failure().is_none());
-    }
-
-    #[test]
-    fn a_yardstick_that_is_off_itself_is_none() {
-        let r = [1.0, 2.0, 3.0, 4.0];
-        assert!(F32.useless(&F32.measure(&r, &r)).is_none());
-        assert!(F32.useless(&F32.measure(&[1.0, 2.0, 3.0, 6.0], &r)).is_some_and(|why| why.contains('%')));
-        assert!(F32.useless(&F32.measure(&[1.0, 2.0, 3.0, f64::INFINITY], &r)).is_some());
-    }
-
-    #[test]
-    fn two_parts_of_bfloat16_are_refused_where_few_terms_are_not_zero() {
-        let (eager, split) = (parts(0.6, 1.0, 2.0, 0.1), parts(30.0, 40.0, 60.0, 1.0));
-        let usual = Floors::of(Dtype::F32, 64, 4096).limits(eager);
-        let limits = few_terms(eager, split, usual);
-        assert!(usual.tensor > split.tensor && limits.tensor <= split.tensor / 2.0, "{limits:?}");
-        // Sums of other terms, and inputs whose bits do not show, are held to the usual.
-        assert_eq!(few_terms(Parts { tensor: 3.0, ..eager }, split, usual), usual);
-        assert_eq!(few_terms(eager, Parts::default(), usual).tensor, Floors::least().limits(eager).tensor);
-    }
-
-    #[test]
-    fn a_short_last_dimension_is_no_row() {
-        assert_eq!(row_length(&[8, 1024]), 1024);
-        assert_eq!(row_length(&[8, 32, 1]), 32);
-        assert_eq!(row_length(&[2, 3, 3, 3]), 27);
-        assert_eq!((row_length(&[5]), row_length(&[1]), row_length(&[])), (5, 1, 1));
-    }
 }

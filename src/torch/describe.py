@@ -60,7 +60,12 @@ def names_of(model, arguments):
 
 
 def describe(source, file, values):
-    """Of a function only that it is one. Without `values` nothing is allocated."""
+    """Of a function only that it is one. Without `values` nothing is allocated; with them they are drawn on the GPU, if there is one."""
+    with torch.device(DEVICE) if values and DEVICE != "cpu" else contextlib.nullcontext():
+        return described(source, file, values)
+
+
+def described(source, file, values):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 

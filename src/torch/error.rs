@@ -55,12 +55,6 @@ pub enum TorchError {
 }
 
 impl TorchError {
-    /// That a device's memory cannot be mapped by PyTorch.
-    #[must_use]
-    pub fn elsewhere() -> Self {
-        Self::Target("operations with oracle = \"torch\" are judged on a processor, and this device is none".into())
-    }
-
     /// Whose fault it is.
     #[must_use]
     pub const fn fault(&self) -> Fault {

@@ -1,10 +1,12 @@
 """The process in which PyTorch says what is right. It needs torch and nothing else.
 
 It is started by Warpsmith with a socket as standard input, over which requests and answers travel as lines of JSON, and files of
-memory beside them. Whatever user code prints goes nowhere, so that it cannot be taken for an answer. Inputs are mapped read-only
-and handed to user code as copies. A candidate never runs here.
+memory beside them: of the machine's, or of a GPU's. Whatever user code prints goes nowhere, so that it cannot be taken for an answer.
+Inputs are mapped read-only and handed to user code as copies. A candidate never runs here, and nothing that is worked out here is
+in memory that it can reach.
 """
 
+import contextlib
 import ctypes
 import gc
 import inspect
@@ -14,13 +16,17 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
 import types
 import warnings
 
-MOST_FILES = 2
+MOST_FILES = 200
+
+# Of a GPU's memory, the share that is kept between questions.
+KEPT = 8
 
 
 class Refused(Exception):
@@ -163,14 +169,15 @@ class Problem:
 
     def call(self, tensors, numbers):
         arguments, state = self.place(tensors, numbers)
-        rest = {name: one.clone() for name, one in self.model.named_buffers() if name not in state}
+        at = device_of(tensors)
+        rest = {name: one.to(at, copy=True) for name, one in self.model.named_buffers() if name not in state}
         return results(torch.func.functional_call(self.model, {**rest, **state}, tuple(arguments)))
 
     def compiled(self, tensors, numbers, mode):
         import copy
 
         arguments, state = self.place(tensors, numbers)
-        model = copy.deepcopy(self.model)
+        model = copy.deepcopy(self.model).to(device_of(tensors))
         for name, one in list(model.named_parameters()) + list(model.named_buffers()):
             one.data = state.get(name, one.data)
         model = torch.compile(model, dynamic=False, mode=mode) if mode else model
@@ -225,102 +232,236 @@ def in_two_parts(one):
     return high + (one.to(torch.float64) - high).to(torch.bfloat16).to(torch.float64)
 
 
+def wide(one):
+    return one if one is None else one.to(torch.float64) if one.is_floating_point() else one.clone()
+
+
+def copied(one):
+    return one if one is None else one.clone()
+
+
+def device_of(tensors):
+    return next((one.device for _, one in tensors if one is not None), torch.device(DEVICE))
+
+
+def call(unit_, tensors, numbers):
+    """The results of user code, whose own new tensors are where its inputs are."""
+    device = device_of(tensors)
+    with torch.no_grad(), device if device.type != "cpu" else contextlib.nullcontext():
+        return [one.to(device) for one in unit_.call(tensors, numbers)]
+
+
+@contextlib.contextmanager
+def as_it_comes():
+    """PyTorch as its users have it, who are not asked whether convolutions may be in tf32."""
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def checked(values, outputs, file, eager=False):
+    """Results as the operation has them, flat."""
+    if len(values) != len(outputs):
+        raise Refused("shape", f"{file}: it gives {len(values)} tensors, and the operation has {len(outputs)} outputs")
+    flat = []
+    for value, out in zip(values, outputs):
+        name, kind = out["name"], str(value.dtype).removeprefix("torch.")
+        if value.numel() != out["elements"]:
+            raise Refused("shape", f"{file}: `{name}` has {value.numel()} elements {list(value.shape)}, not {out['elements']}")
+        if not value.is_floating_point():
+            raise Refused("dtype", f"{file}: `{name}` is a tensor of {kind}; outputs are floating-point")
+        if not eager and value.dtype != torch.float64:
+            raise Refused("dtype", f"{file}: of inputs in float64 it makes `{name}` in {kind}; write x.dtype, or leave the type out")
+        flat.append(value.detach().reshape(-1).to(TYPES[out["dtype"]] if eager else torch.float64))
+    return flat
+
+
 class Judge:
-    """Answers requests; keeps what was loaded."""
+    """Answers requests; keeps what was loaded, and the latest results for the question that follows."""
 
     def __init__(self):
         self.units = {}
         self.watched = set()
+        self.right = None
+        self.ways = {}
+        self.swept = None
 
     def load(self, request, files):
         unit_ = unit(request["source"], request["file"])
         self.units[request["id"]] = unit_
         return {}
 
-    def mapped(self, request, file):
-        """The inputs as they are, each by its name; they cannot be written to."""
-        view = mmap.mmap(file, 0, prot=mmap.PROT_READ)
-        tensors = []
-        for one in request["tensors"]:
-            if one["shape"] is None:
-                tensors.append((one["name"], None))
-                continue
-            count = 1
-            for size in one["shape"]:
-                count *= size
-            whole = torch.frombuffer(view, dtype=TYPES[one["dtype"]], count=count, offset=one["at"])
-            tensors.append((one["name"], whole.reshape(one["shape"])))
-        return tensors
+    def where_it_fits(self, tensors, work):
+        """Does `work` with these tensors where they are, or on the processor where a GPU's memory is too small."""
+        try:
+            return work(tensors)
+        except torch.OutOfMemoryError:
+            if DEVICE == "cpu":
+                raise
+        self.right = None
+        gc.collect()
+        torch.cuda.empty_cache()
+        return work([(name, one if one is None else one.cpu()) for name, one in tensors])
 
     def evaluate(self, request, files):
-        """Every output in float64, and as eager PyTorch has it in the types at hand."""
+        """Has every output in float64, and says how far off eager PyTorch is in the types at hand."""
+        self.right = None
+        with Region(request["inputs"], files) as region:
+            answer = self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.evaluated(request, tensors))
+        return answer
+
+    def evaluated(self, request, tensors):
+        unit_, numbers, outputs = self.units[request["id"]], dict(request["numbers"]), request["outputs"]
+        right = self.in_double(request, tensors)
+        answer = {"undefined": any(bool(torch.isnan(part).any()) for one in right for part in one.split(AT_ONCE)), "finite": all(all_finite(one) for _, one in tensors)}
+        if request["split"]:
+            split = [(name, in_two_parts(one)) for name, one in tensors]
+            split = checked(call(unit_, split, numbers), outputs, unit_.file)
+            answer["split"] = [measure(y, r, form) for y, r, form in zip(split, right, outputs)]
+            del split
+        own = [(name, copied(one)) for name, one in tensors]
+        try:
+            eager = call(unit_, own, numbers)
+        except (NotImplementedError, RuntimeError) as error:
+            if "not implemented for" in str(error):
+                raise Refused("eager", f"PyTorch cannot compute it in this type here: {str(error).splitlines()[0][:200]}") from None
+            raise
+        del own
+        eager = checked(eager, outputs, unit_.file, eager=True)
+        answer["eager"] = [measure(y, r, form) for y, r, form in zip(eager, right, outputs)]
+        self.right = right
+        return answer
+
+    def in_double(self, request, tensors):
+        unit_, numbers = self.units[request["id"]], dict(request["numbers"])
+        exact = [(name, wide(one)) for name, one in tensors]
+        if request["id"] in self.watched:
+            right = call(unit_, exact, numbers)
+        else:
+            with watching(unit_.file):
+                right = call(unit_, exact, numbers)
+            self.watched.add(request["id"])
+        return checked(right, request["outputs"], unit_.file)
+
+    def compare(self, request, files):
+        """How far a candidate's outputs are from what was evaluated just before."""
+        right, self.right = self.right, None
+        if right is None:
+            raise Refused("machine", "there is nothing to compare with")
+        with Region(request["given"], files) as region:
+            pairs = zip(request["outputs"], request["places"], request["limits"], right)
+            return {"given": [self.compared(region, form, at, limit, r) for form, at, limit, r in pairs]}
+
+    def compared(self, region, form, at, limit, r):
+        y = region.tensor(at, form["dtype"], [form["elements"]])
+        limit = struct.unpack("<d", struct.pack("<Q", limit))[0]
+        return measure(y.to(r.device), r, form, limit)
+
+    def trivial(self, request, files):
+        """How far off answers are that have nothing to do with the inputs, or are one of them."""
+        self.right = None
+        with Region(request["inputs"], files) as region:
+            first = self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.in_double(request, tensors))
+        first = [one.cpu() for one in first]
+        with Region(request["others"], files) as region:
+            return self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.guessed(request, tensors, first))
+
+    def guessed(self, request, tensors, first):
+        outputs, right = request["outputs"], self.in_double(request, tensors)
+        rounded = lambda one, form: one.to(TYPES[form["dtype"]])
+        means = [torch.nan_to_num(one[torch.isfinite(one)].mean()) if one.numel() else torch.zeros(()) for one in first]
+        pairs = list(zip(right, outputs))
+        guesses = [
+            [torch.zeros_like(one) for one in right],
+            [rounded(torch.full_like(one, float(mean)), form) for (one, form), mean in zip(pairs, means)],
+            [rounded(other, form).to(one.device) for (one, form), other in zip(pairs, first)],
+        ]
+        for _, one in tensors:
+            if one is not None and one.is_floating_point() and all(r.numel() == one.numel() for r in right):
+                guesses.append([one.reshape(-1)] * len(right))
+        return {"guesses": [[measure(y, r, form) for y, (r, form) in zip(guess, pairs)] for guess in guesses]}
+
+    def prepare(self, request, files):
+        """Gets a way of computing it ready, on copies of these inputs, and says what a call takes, µs."""
+        self.right = None
         unit_ = self.units[request["id"]]
-        tensors = self.mapped(request, files[0])
-        view = mmap.mmap(files[1], 0)
-
-        def wide(one):
-            return one if one is None else one.to(torch.float64) if one.is_floating_point() else one.clone()
-
-        with torch.no_grad():
-            exact = [(name, wide(one)) for name, one in tensors]
-            if request["id"] in self.watched:
-                right = unit_.call(exact, dict(request["numbers"]))
-            else:
-                with watching(unit_.file):
-                    right = unit_.call(exact, dict(request["numbers"]))
-                self.watched.add(request["id"])
-            del exact
-            self.write(view, right, request["outputs"], "right", unit_.file)
-            del right
-            if request["outputs"][0]["split"] is not None:
-                halves = [(name, in_two_parts(one)) for name, one in tensors]
-                self.write(view, unit_.call(halves, dict(request["numbers"])), request["outputs"], "split", unit_.file)
-                del halves
-            own = [(name, one if one is None else one.clone()) for name, one in tensors]
-            try:
-                eager = unit_.call(own, dict(request["numbers"]))
-            except (NotImplementedError, RuntimeError) as error:
-                if "not implemented for" in str(error):
-                    raise Refused("eager", f"PyTorch cannot compute it in this type here: {str(error).splitlines()[0][:200]}") from None
-                raise
-            self.write(view, eager, request["outputs"], "eager", unit_.file)
-        return {}
-
-    def write(self, view, values, outputs, side, file):
-        if len(values) != len(outputs):
-            raise Refused("shape", f"{file}: it gives {len(values)} tensors, and the operation has {len(outputs)} outputs")
-        for value, out in zip(values, outputs):
-            name, shape = out["name"], list(value.shape)
-            if value.numel() != out["elements"]:
-                raise Refused("shape", f"{file}: `{name}` has {value.numel()} elements {shape}, not {out['elements']}")
-            if not value.is_floating_point():
-                kind = str(value.dtype).removeprefix("torch.")
-                raise Refused("dtype", f"{file}: `{name}` is a tensor of {kind}; outputs are floating-point")
-            if side != "eager" and value.dtype != torch.float64:
-                kind = str(value.dtype).removeprefix("torch.")
-                raise Refused("dtype", f"{file}: of inputs in float64 it makes `{name}` in {kind}; write x.dtype, or leave the type out")
-            kind = torch.float64 if side != "eager" else TYPES[out["dtype"]]
-            whole = torch.frombuffer(view, dtype=kind, count=out["elements"], offset=out[side])
-            whole.copy_(value.detach().reshape(-1))
-
-    def time(self, request, files):
-        """µs of a call, the median of many, caches as the calls before leave them."""
-        unit_ = self.units[request["id"]]
-        own = [(name, one if one is None else one.clone()) for name, one in self.mapped(request, files[0])]
-        with torch.no_grad():
+        self.ways.pop(request["way"], None)
+        with Region(request["inputs"], files) as region:
+            own = [(name, copied(one)) for name, one in region.tensors(request["tensors"])]
+        with torch.no_grad(), as_it_comes():
             call = unit_.compiled(own, dict(request["numbers"]), request["mode"])
             for _ in range(3):
                 call()
-            end, times = time.perf_counter() + request["seconds"], []
-            while len(times) < 5 or (time.perf_counter() < end and len(times) < 10000):
-                began = time.perf_counter_ns()
-                call()
-                times.append((time.perf_counter_ns() - began) / 1e3)
-        times.sort()
-        return {"us": times[len(times) // 2], "calls": len(times)}
+            self.ways[request["way"]] = call
+            self.sweep(request["cold_bytes"])
+            return {"us": sorted(self.timed(call) for _ in range(3))[1]}
+
+    def block(self, request, files):
+        """µs of a call, the mean of several: of each by itself, with caches swept."""
+        call = self.ways.get(request["way"])
+        if call is None:
+            raise Refused("machine", "PyTorch's process was started again, and this way is not ready in it")
+        with torch.no_grad(), as_it_comes():
+            return {"us": sum(self.timed(call) for _ in range(request["calls"])) / request["calls"]}
+
+    def forget(self, request, files):
+        self.ways.clear()
+        self.swept = None
+        return {}
+
+    def sweep(self, cold_bytes):
+        """Memory to read before every call, larger than all caches."""
+        if self.swept is None or self.swept.numel() < cold_bytes // 4:
+            self.swept = torch.ones(cold_bytes // 4, device=DEVICE)
+
+    def timed(self, call):
+        """One call, µs. On a GPU sweeping keeps it busy while the call is put behind it, and what a pair of marks takes is left out."""
+        if DEVICE == "cpu":
+            self.swept.sum()
+            began = time.perf_counter_ns()
+            call()
+            return (time.perf_counter_ns() - began) / 1e3
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        self.swept.sum()
+        marks[0].record()
+        marks[1].record()
+        call()
+        marks[2].record()
+        torch.cuda.synchronize()
+        return max(0.0, marks[1].elapsed_time(marks[2]) - marks[0].elapsed_time(marks[1])) * 1e3
 
     def describe(self, request, files):
         return describe(request["source"], request["file"], request["values"])
+
+
+def choose(wanted):
+    """The GPU of this name among those that PyTorch has, and a context there."""
+    global GPU, DEVICE, LIBCUDA
+    if wanted is None:
+        return None
+    if not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        raise Refused("torch", f"PyTorch {torch.__version__} of {sys.executable}, {built}, cannot use this machine's GPU")
+    for number in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(number)
+        if str(properties.uuid) in wanted:
+            GPU, DEVICE = number, f"cuda:{number}"
+            torch.cuda.set_device(number)
+            torch.zeros(1, device=DEVICE)
+            LIBCUDA = ctypes.CDLL("libcuda.so.1")
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+            return properties.name
+    raise Refused("torch", f"PyTorch of {sys.executable} does not see the GPU {wanted} on which kernels are judged")
+
+
+def tidy():
+    """What is mapped is unmapped once no tensor refers to it; of a GPU's memory others want most."""
+    gc.collect(0)
+    if DEVICE != "cpu" and torch.cuda.memory_reserved() > torch.cuda.get_device_properties(GPU).total_memory // KEPT:
+        torch.cuda.empty_cache()
 
 
 def serve():
@@ -333,34 +474,51 @@ def serve():
     sys.path[:] = [folder for folder in sys.path if folder]
     # On some virtual machines the processor lists AMX, and its instructions are illegal.
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    if setup["gpu"] is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    global torch, TYPES, DEVICE
     try:
         import torch as imported
     except BaseException as error:
         channel.send({"error": {"kind": "torch", "what": f"{sys.executable} has no PyTorch: {type(error).__name__}: {error}"}})
         return
-    global torch, TYPES
-    torch = imported
+    torch, DEVICE = imported, "cpu"
     TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "i64": torch.int64}
     warnings.simplefilter("ignore")
     torch.set_num_threads(max(1, setup["threads"]))
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    try:
+        gpu = choose(setup["gpu"])
+    except Exception as error:
+        channel.send({"error": {"kind": "torch", "what": str(error)}})
+        return
     limit_memory(setup["memory"])
-    channel.send({"torch": torch.__version__, "python": sys.version.split()[0], "threads": torch.get_num_threads()})
+    channel.send({"torch": torch.__version__, "python": sys.version.split()[0], "threads": torch.get_num_threads(), "gpu": gpu})
     judge = Judge()
-    asked = {"load": judge.load, "evaluate": judge.evaluate, "time": judge.time, "describe": judge.describe}
+    asked = {
+        "load": judge.load,
+        "evaluate": judge.evaluate,
+        "compare": judge.compare,
+        "trivial": judge.trivial,
+        "prepare": judge.prepare,
+        "block": judge.block,
+        "forget": judge.forget,
+        "describe": judge.describe,
+    }
     while True:
         request, files = channel.receive()
+        left = list(files)
         try:
-            answer = asked[request["ask"]](request, files)
+            answer = asked[request["ask"]](request, left)
         except BaseException as error:
             refused = refusal(error, request.get("file", "the operation"))
             answer = {"error": {"kind": refused.kind, "what": str(refused)}}
-            del error
+            judge.right = None
+            del error, refused
         for file in files:
             os.close(file)
-        # What is mapped is unmapped once no tensor refers to it.
-        gc.collect(0)
+        tidy()
         channel.send(answer)
 
 

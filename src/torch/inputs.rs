@@ -1,169 +1,165 @@
-//! Files of memory that travel to PyTorch: inputs, and room for results.
+//! Inputs that travel to PyTorch, and what it is told of them.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde_json::Value;
 
 use super::TorchError;
+use super::bound::row_length;
 use super::wire::{Out, Tensor, type_name};
-use crate::backend::{CaseMemory, decode_into};
-use crate::op::{Case, DrawPlan, OpError, Operation, Role, Stored};
+use crate::backend::{Arena, Backend, CaseMemory, Lent, MemoryError, Piece, Placing, Region};
+use crate::op::{Case, DrawPlan, OpError, Operation, Role};
 
-/// Where tensors begin, as PyTorch likes it.
-const ALIGNMENT: usize = 64;
-
-/// Inputs of a case in a file.
-pub(super) struct Inputs<'a> {
-    pub file: BorrowedFd<'a>,
+/// Inputs of a case, lent.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    pub lent: Lent,
     /// First byte of each input in the operation's order, `None` where absent.
-    pub places: Vec<Option<usize>>,
+    places: Vec<Option<usize>>,
 }
 
-impl<'a> Inputs<'a> {
-    /// Those of a copy of a case's memory, of which `file` is the part with the inputs.
-    pub(super) fn of(memory: &CaseMemory, copy: usize, file: BorrowedFd<'a>) -> Self {
-        Self { file, places: memory.inputs(copy).iter().map(|span| span.map(|span| span.offset)).collect() }
+impl Inputs {
+    /// Those of a copy of a case's memory.
+    pub(super) fn of<A: Arena>(memory: &CaseMemory, arena: &mut A, copy: usize) -> Result<Self, TorchError> {
+        let places = memory.inputs(copy).iter().map(|span| span.map(|span| span.offset)).collect();
+        Ok(Self { lent: lend(arena)?, places })
+    }
+
+    /// Inputs of a case that are drawn from `seed` for PyTorch alone, as a judge would draw them, in an arena of their own.
+    pub(super) fn drawn<B: Backend>(
+        backend: &B,
+        op: &Operation,
+        case: &Case,
+        seed: u64,
+    ) -> Result<Drawn<B>, TorchError> {
+        let mut wanted = Vec::new();
+        for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Input) {
+            let there = op.present(tensor, &case.shape).map_err(words)?;
+            let bytes = op.elements(tensor, &case.shape).map_err(words)? * tensor.dtype.bytes(case.dtype);
+            wanted.push((tensor, there.then_some(bytes)));
+        }
+        let footprint = |bytes: &Option<usize>| bytes.map_or(0, |bytes| B::Arena::footprint(bytes, Placing::Packed));
+        let all = wanted.iter().map(|(_, bytes)| footprint(bytes)).sum();
+        let mut arena = backend.arena(all, 0, Placing::Packed).map_err(memory)?;
+        let mut places = Vec::new();
+        for (tensor, bytes) in wanted {
+            let Some(bytes) = bytes else {
+                places.push(None);
+                continue;
+            };
+            let span = arena.place(Region::Inputs, bytes).map_err(memory)?;
+            match op.draw_of(tensor, case).map_err(words)? {
+                Some(how) => {
+                    let plan = DrawPlan::new(op, tensor, &case.shape, case.dtype, how, seed).map_err(words)?;
+                    arena.draw(&span, &plan);
+                }
+                None => arena.zero(&span),
+            }
+            places.push(Some(span.offset));
+        }
+        let lent = lend(&mut arena)?;
+        Ok(Drawn { inputs: Self { lent, places }, _arena: arena })
     }
 
     /// What PyTorch is told of them.
-    pub(super) fn tensors<'b>(&self, op: &'b Operation, case: &Case) -> Result<Vec<Tensor<'b>>, OpError> {
+    pub(super) fn tensors<'b>(&self, op: &'b Operation, case: &Case) -> Result<Vec<Tensor<'b>>, TorchError> {
         let inputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Input);
-        inputs
-            .zip(&self.places)
-            .map(|(tensor, place)| {
-                let shape = place.map(|_| op.dimensions(tensor, &case.shape)).transpose()?;
-                let dtype = type_name(tensor.dtype.stored(case.dtype));
-                Ok(Tensor { name: &tensor.name, dtype, shape, at: place.unwrap_or(0) })
-            })
-            .collect()
-    }
-}
-
-/// Inputs that are drawn for PyTorch alone.
-pub(super) struct Drawn {
-    file: File,
-    places: Vec<Option<usize>>,
-    /// The bytes of each input, for outputs that would be a copy of one.
-    pub contents: Vec<(Stored, Vec<u8>)>,
-}
-
-impl Drawn {
-    /// Draws a case's inputs from `seed`, as a judge would.
-    pub(super) fn new(op: &Operation, case: &Case, seed: u64) -> Result<Self, TorchError> {
-        let words = |error: OpError| TorchError::Code(error.to_string());
-        let (mut places, mut contents, mut end) = (Vec::new(), Vec::new(), 0);
-        for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Input) {
-            if !op.present(tensor, &case.shape).map_err(words)? {
-                places.push(None);
-                continue;
-            }
-            let stored = tensor.dtype.stored(case.dtype);
-            let mut bytes = vec![0; op.elements(tensor, &case.shape).map_err(words)? * stored.bytes()];
-            if let Some(how) = op.draw_of(tensor, case).map_err(words)? {
-                DrawPlan::new(op, tensor, &case.shape, case.dtype, how, seed).map_err(words)?.fill(&mut bytes);
-            }
-            places.push(Some(end));
-            end += bytes.len().next_multiple_of(ALIGNMENT);
-            contents.push((stored, bytes));
-        }
-        let file = room("warpsmith-draws", end)?;
-        for (place, (_, bytes)) in places.iter().flatten().zip(&contents) {
-            file.write_all_at(bytes, *place as u64).map_err(|error| memory(&error))?;
-        }
-        // A kernel without this seal leaves the file writable; user code gets copies all the same.
-        let _ = fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
-        Ok(Self { file, places, contents })
-    }
-
-    /// Whether every value is finite.
-    pub(super) fn is_finite(&self) -> bool {
-        self.contents.iter().all(|(stored, bytes)| {
-            let mut values = vec![0.0; bytes.len() / stored.bytes()];
-            decode_into(bytes, *stored, &mut values);
-            values.iter().all(|value: &f64| value.is_finite())
-        })
-    }
-
-    pub(super) fn inputs(&self) -> Inputs<'_> {
-        Inputs { file: self.file.as_fd(), places: self.places.clone() }
-    }
-}
-
-/// Room for what PyTorch answers.
-pub(super) struct Results<'a> {
-    file: File,
-    pub outs: Vec<Out<'a>>,
-    stored: Vec<Stored>,
-}
-
-/// An output as it should be, and as eager PyTorch has it.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Answer {
-    pub right: Vec<f64>,
-    pub eager: Vec<f64>,
-    /// As it is of inputs in two parts of bfloat16, where that was asked for.
-    pub split: Option<Vec<f64>>,
-}
-
-impl<'a> Results<'a> {
-    pub(super) fn new(op: &'a Operation, case: &Case, split: bool) -> Result<Self, TorchError> {
-        let (mut outs, mut kinds, mut end) = (Vec::new(), Vec::new(), 0);
-        for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Output) {
-            let stored = tensor.dtype.stored(case.dtype);
-            let elements = op.elements(tensor, &case.shape).map_err(|error| TorchError::Code(error.to_string()))?;
-            let right = end;
-            let eager = right + (8 * elements).next_multiple_of(ALIGNMENT);
-            end = eager + (stored.bytes() * elements).next_multiple_of(ALIGNMENT);
-            let split = split.then_some(end);
-            end += split.map_or(0, |_| (8 * elements).next_multiple_of(ALIGNMENT));
-            outs.push(Out { name: &tensor.name, dtype: type_name(stored), elements, right, eager, split });
-            kinds.push(stored);
-        }
-        Ok(Self { file: room("warpsmith-results", end)?, outs, stored: kinds })
-    }
-
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-
-    /// What stands there now.
-    pub(super) fn read(&self) -> Result<Vec<Answer>, TorchError> {
-        let read = |at: usize, elements: usize, stored: Option<Stored>| {
-            let mut bytes = vec![0; elements * stored.map_or(8, Stored::bytes)];
-            self.file.read_exact_at(&mut bytes, at as u64).map_err(|error| memory(&error))?;
-            let mut values = vec![0.0; elements];
-            match stored {
-                Some(stored) => decode_into(&bytes, stored, &mut values),
-                None => values.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = f64::from_ne_bytes(*b)),
-            }
-            Ok(values)
+        let tensor = |(tensor, place): (&'b crate::op::TensorSpec, &Option<usize>)| {
+            let shape = place.map(|_| op.dimensions(tensor, &case.shape)).transpose()?;
+            let dtype = type_name(tensor.dtype.stored(case.dtype));
+            Ok(Tensor { name: &tensor.name, dtype, shape, at: place.unwrap_or(0) })
         };
-        let pairs = self.outs.iter().zip(&self.stored);
-        pairs
-            .map(|(out, stored)| {
-                Ok(Answer {
-                    right: read(out.right, out.elements, None)?,
-                    eager: read(out.eager, out.elements, Some(*stored))?,
-                    split: out.split.map(|at| read(at, out.elements, None)).transpose()?,
-                })
-            })
-            .collect()
+        inputs.zip(&self.places).map(tensor).collect::<Result<_, _>>().map_err(words)
     }
 }
 
-/// Memory of so many bytes, zero.
-fn room(name: &str, bytes: usize) -> Result<File, TorchError> {
-    let file =
-        memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|error| memory(&error.into()))?;
-    let file = File::from(file);
-    // Mapping nothing is an error.
-    file.set_len(bytes.max(1) as u64).map_err(|error| memory(&error))?;
-    Ok(file)
+/// Inputs that were drawn, in memory that stays as long as this does.
+pub(super) struct Drawn<B: Backend> {
+    pub(super) inputs: Inputs,
+    _arena: B::Arena,
 }
 
-fn memory(error: &io::Error) -> TorchError {
-    TorchError::Talk(format!("memory for tensors: {error}"))
+/// What PyTorch is told of the outputs.
+pub(super) fn outs(op: &Operation, case: &Case) -> Result<Vec<Out>, TorchError> {
+    let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output);
+    let out = |tensor| {
+        let stored = tensor_type(tensor, case);
+        let dtype = stored.dtype().unwrap_or(case.dtype);
+        Ok(Out {
+            name: tensor.name.clone(),
+            dtype: type_name(stored),
+            elements: op.elements(tensor, &case.shape)?,
+            row: row_length(&op.dimensions(tensor, &case.shape)?),
+            u: dtype.roundoff(),
+            largest: dtype.largest(),
+            underflow: dtype.underflow(),
+        })
+    };
+    outputs.map(out).collect::<Result<_, _>>().map_err(words)
+}
+
+const fn tensor_type(tensor: &crate::op::TensorSpec, case: &Case) -> crate::op::Stored {
+    tensor.dtype.stored(case.dtype)
+}
+
+/// Outputs of a candidate, for PyTorch to compare.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    pub lent: Lent,
+    /// First byte of each.
+    pub places: Vec<usize>,
+}
+
+impl Outputs {
+    /// Copies, which no candidate has ever reached.
+    pub(super) fn copied(outputs: &[Vec<u8>]) -> Result<Self, TorchError> {
+        let refused = |error: io::Error| TorchError::Talk(format!("memory for outputs: {error}"));
+        let file = memfd_create("warpsmith-outputs", MemfdFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
+        let file = std::fs::File::from(file);
+        let (mut places, mut end) = (Vec::new(), 0);
+        for bytes in outputs {
+            file.write_all_at(bytes, end as u64).map_err(refused)?;
+            places.push(end);
+            end += bytes.len().next_multiple_of(ALIGNMENT);
+        }
+        // Mapping nothing is an error.
+        file.set_len(end.max(1) as u64).map_err(refused)?;
+        let pieces = vec![Piece { file: OwnedFd::from(file), at: 0, bytes: end }];
+        Ok(Self { lent: Lent { device: false, pieces }, places })
+    }
+
+    /// Those that stand in the outputs of `copy` now; copied where a kernel may still write to them.
+    pub(super) fn of<A: Arena>(memory: &CaseMemory, arena: &mut A, copy: usize) -> Result<Self, TorchError> {
+        let spans = memory.outputs(copy);
+        match arena.lend(Region::Outputs).map_err(self::memory)? {
+            Some(lent) => Ok(Self { lent, places: spans.iter().map(|span| span.offset).collect() }),
+            None => Self::copied(&spans.iter().map(|span| arena.read(span)).collect::<Vec<_>>()),
+        }
+    }
+}
+
+/// Where copied outputs begin, as PyTorch likes it.
+const ALIGNMENT: usize = 64;
+
+/// Symbols and floating-point arguments, in order.
+pub(super) fn numbers(op: &Operation, case: &Case) -> Result<Vec<(String, Value)>, TorchError> {
+    let symbols = op.symbols.iter().cloned().zip(op.ints(&case.shape).map_err(words)?.into_iter().map(Value::from));
+    let scalars = op.scalars.iter().map(|scalar| scalar.name.clone());
+    let values = op.scalars_of(case).map_err(words)?.into_iter().map(|value| Value::from(f64::from(value)));
+    Ok(symbols.chain(scalars.zip(values)).collect())
+}
+
+fn lend<A: Arena>(arena: &mut A) -> Result<Lent, TorchError> {
+    arena.lend(Region::Inputs).map_err(memory)?.ok_or_else(|| TorchError::Talk("this device lends no inputs".into()))
+}
+
+pub(super) fn words(error: OpError) -> TorchError {
+    TorchError::Code(error.to_string())
+}
+
+fn memory(error: MemoryError) -> TorchError {
+    TorchError::Talk(error.to_string())
 }

@@ -2,21 +2,26 @@
 //!
 //! A [`Service`] is a process of the user's Python, started once and kept warm. [`Oracle`] has it evaluate an operation in double
 //! precision after a candidate ran, and the same eagerly in the candidate's types: PyTorch's own error is the bound ([`bound`]).
-//! [`Problem`] is a file with `Model` and `get_inputs` as an operation.
+//! [`Problem`] is a file with `Model` and `get_inputs` as an operation. [`model`] takes a whole model apart into such operations.
 
 mod bound;
 mod error;
 mod inputs;
 pub mod kernelbench;
+pub mod model;
 mod oracle;
+#[cfg(test)]
+mod plain;
 mod problem;
 mod process;
 mod service;
+mod ways;
 mod wire;
 
 pub use bound::{Floors, Parts, row_length};
 pub use error::{Fault, TorchError};
-pub use oracle::Oracle;
+pub use oracle::{Oracle, Produced};
 pub use problem::{Problem, bytes, name_of, refusal};
 pub use service::{PYTHON, Python, Service};
+pub use ways::Way;
 pub use wire::{Argument, Described, Figures, Given, Hello, TensorForm};

@@ -16,8 +16,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::TorchError;
 use super::wire::{Hello, Reply, Setup};
 
-/// Both halves of the program that it runs.
-const SOURCE: &str = concat!(include_str!("describe.py"), include_str!("helper.py"));
+/// The parts of the program that it runs; the last one starts it.
+const SOURCE: &str = concat!(
+    include_str!("describe.py"),
+    include_str!("memory.py"),
+    include_str!("measure.py"),
+    include_str!("helper.py")
+);
 
 /// Importing PyTorch takes two seconds, from a cold disk six; a busy machine takes longer.
 const START: Duration = Duration::from_secs(120);
@@ -28,8 +33,8 @@ const LAST_WORDS: usize = 4096;
 /// An answer that is longer is none.
 const LONGEST: usize = 64 << 20;
 
-/// Files that travel with a question, at most.
-const MOST_FILES: usize = 2;
+/// Files that travel with a question, at most: a system lets 253 travel at once.
+const MOST_FILES: usize = 200;
 
 /// A running process.
 #[derive(Debug)]
@@ -126,7 +131,7 @@ impl Process {
     pub(super) fn send(&mut self, text: &str, files: &[BorrowedFd<'_>]) -> Result<(), Silence> {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
+        if files.len() > MOST_FILES || !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
             return Err(Silence::Talk("too many files".into()));
         }
         let line = format!("{text}\n");

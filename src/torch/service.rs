@@ -13,7 +13,7 @@ use super::wire::{Ask, Described, Hello, Setup};
 use crate::backend::cpu::available_memory;
 
 /// What names the Python whose PyTorch is asked.
-pub const PYTHON: &str = "WARPSMITH_PYTHON";
+pub use crate::workspace::PYTHON;
 
 /// How long it may take to answer, unless this many seconds are allowed.
 const SECONDS: &str = "WARPSMITH_TORCH_SECONDS";
@@ -33,8 +33,7 @@ impl Python {
     /// The one that is named, else that of `$WARPSMITH_PYTHON`, else the active environment's `python3`.
     #[must_use]
     pub fn chosen(named: Option<&Path>) -> Self {
-        let of_environment = || std::env::var_os(PYTHON).filter(|text| !text.is_empty()).map(PathBuf::from);
-        let program = named.map(Path::to_owned).or_else(of_environment).unwrap_or_else(|| "python3".into());
+        let program = crate::workspace::python(named);
         let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
         Self { program, limit: seconds.map_or(LIMIT, Duration::from_secs) }
     }
@@ -73,6 +72,8 @@ impl Python {
     }
 }
 
+impl Python {}
+
 impl Default for Python {
     fn default() -> Self {
         Self::chosen(None)
@@ -83,6 +84,8 @@ impl Default for Python {
 #[derive(Debug)]
 pub struct Service {
     python: Python,
+    /// The GPU that it computes on, if any.
+    gpu: Option<String>,
     process: Mutex<Option<Process>>,
 }
 
@@ -107,7 +110,13 @@ impl Service {
     /// Nothing is started yet.
     #[must_use]
     pub const fn new(python: Python) -> Self {
-        Self { python, process: Mutex::new(None) }
+        Self { python, gpu: None, process: Mutex::new(None) }
+    }
+
+    /// The same on a GPU, by its UUID.
+    #[must_use]
+    pub fn on(self, gpu: Option<String>) -> Self {
+        Self { gpu, ..self }
     }
 
     /// Starts it, where it is not, and does not wait until it is ready: what fails is told when it is asked.
@@ -205,6 +214,9 @@ impl Service {
     fn start(&self) -> Result<Process, TorchError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = available_memory().unwrap_or(MEMORY) / 4 * 3;
-        Process::start(&self.python.program, &Setup { parent: std::process::id(), threads, memory })
+        Process::start(
+            &self.python.program,
+            &Setup { parent: std::process::id(), threads, memory, gpu: self.gpu.clone() },
+        )
     }
 }

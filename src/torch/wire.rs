@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::bound::{Measured, Parts};
+use crate::backend::Lent;
 use crate::op::Stored;
 
 /// The first thing it is told.
@@ -14,6 +16,8 @@ pub(super) struct Setup {
     pub threads: usize,
     /// Bytes that user code may have beyond PyTorch's own.
     pub memory: u64,
+    /// The GPU, by its name, on which it computes.
+    pub gpu: Option<String>,
 }
 
 /// The first thing it says.
@@ -25,6 +29,8 @@ pub struct Hello {
     pub python: String,
     /// Threads that it computes with.
     pub threads: usize,
+    /// The GPU that it computes on, as PyTorch calls it.
+    pub gpu: Option<String>,
 }
 
 /// A question.
@@ -33,23 +39,45 @@ pub struct Hello {
 pub(super) enum Ask<'a> {
     /// Reads a function or a problem, to be asked about by its id.
     Load { id: &'a str, file: &'a str, source: &'a str },
-    /// Evaluates it in float64 and eagerly. Files: inputs, results.
+    /// Evaluates it in float64, which is kept for the next question, and eagerly, which is measured. Files: inputs.
     Evaluate {
         id: &'a str,
         file: &'a str,
+        inputs: Region,
         tensors: Vec<Tensor<'a>>,
         numbers: &'a [(String, Value)],
-        outputs: Vec<Out<'a>>,
+        outputs: &'a [Out],
+        /// Whether it is wanted for inputs in two parts of bfloat16 too.
+        split: bool,
     },
-    /// Times it, compiled in a mode or eagerly. Files: inputs.
-    Time {
+    /// Compares a candidate's outputs, at these places, with what was just evaluated; elements that are off by more units than their output's
+    /// limit (the bits of a double) are counted. Files: outputs.
+    Compare { file: &'a str, given: Region, places: Vec<usize>, outputs: &'a [Out], limits: Vec<u64> },
+    /// Measures answers that have nothing to do with the second inputs: those of the first among them. Files: inputs, others.
+    Trivial {
         id: &'a str,
         file: &'a str,
+        inputs: Region,
+        others: Region,
         tensors: Vec<Tensor<'a>>,
         numbers: &'a [(String, Value)],
-        mode: Option<&'a str>,
-        seconds: f64,
+        outputs: &'a [Out],
     },
+    /// Gets a way of computing it ready: compiled in a mode, or eagerly. Caches are as large as this. Files: inputs.
+    Prepare {
+        id: &'a str,
+        file: &'a str,
+        inputs: Region,
+        tensors: Vec<Tensor<'a>>,
+        numbers: &'a [(String, Value)],
+        way: &'a str,
+        mode: Option<&'a str>,
+        cold_bytes: u64,
+    },
+    /// Times so many calls of a way that is ready.
+    Block { file: &'a str, way: &'a str, calls: usize },
+    /// Gives up what was got ready, and its memory.
+    Forget { file: &'a str },
     /// Looks at a problem file; with `values` at the values of its tensors too.
     Describe { file: &'a str, source: &'a str, values: bool },
 }
@@ -59,8 +87,10 @@ impl Ask<'_> {
     pub(super) const fn doing(&self) -> &'static str {
         match self {
             Self::Load { .. } => "reading the file",
-            Self::Evaluate { .. } => "evaluating it",
-            Self::Time { .. } => "being timed",
+            Self::Evaluate { .. } | Self::Trivial { .. } => "evaluating it",
+            Self::Compare { .. } => "comparing results",
+            Self::Prepare { .. } => "getting ready to be timed",
+            Self::Block { .. } | Self::Forget { .. } => "being timed",
             Self::Describe { .. } => "describing it",
         }
     }
@@ -70,35 +100,111 @@ impl Ask<'_> {
         match self {
             Self::Load { file, .. }
             | Self::Evaluate { file, .. }
-            | Self::Time { file, .. }
+            | Self::Compare { file, .. }
+            | Self::Trivial { file, .. }
+            | Self::Prepare { file, .. }
+            | Self::Block { file, .. }
+            | Self::Forget { file }
             | Self::Describe { file, .. } => file,
         }
     }
 }
 
-/// An input in the file of inputs.
+/// Memory that travels as files: how these make up one stretch of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Region {
+    /// Whether it is a device's.
+    pub device: bool,
+    /// Of each file the place in the stretch, and its length.
+    pub pieces: Vec<(usize, usize)>,
+}
+
+impl Region {
+    pub(super) fn of(lent: &Lent) -> Self {
+        Self { device: lent.device, pieces: lent.pieces.iter().map(|piece| (piece.at, piece.bytes)).collect() }
+    }
+}
+
+/// An input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Tensor<'a> {
     pub name: &'a str,
     pub dtype: &'static str,
     /// `None` where it is absent.
     pub shape: Option<Vec<usize>>,
-    /// Its first byte.
+    /// Its first byte in the inputs.
     pub at: usize,
 }
 
-/// An output in the file of results.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Out<'a> {
-    pub name: &'a str,
+/// An output.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Out {
+    pub name: String,
     pub dtype: &'static str,
     pub elements: usize,
-    /// First byte of the doubles.
-    pub right: usize,
-    /// First byte of eager PyTorch's result in the output's type.
-    pub eager: usize,
-    /// First byte of the doubles for inputs in two parts of bfloat16, where these are asked for: of all outputs, or of none.
-    pub split: Option<usize>,
+    /// Elements of a row.
+    pub row: usize,
+    /// Its type's roundoff, largest finite value, and what a result near zero may lose.
+    pub u: f64,
+    pub largest: f64,
+    pub underflow: f64,
+}
+
+/// How far an output is from what is right.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(super) struct Far {
+    /// Bits of its four parts.
+    parts: [u64; 4],
+    /// Bits of rms(d) / rms(r).
+    rms: [u64; 1],
+    at: usize,
+    misplaced: u64,
+    /// Elements that are off by more than was asked about.
+    pub outside: u64,
+    /// Bits of the worst element and of what belongs there.
+    values: [u64; 2],
+}
+
+impl Far {
+    /// The same with numbers for bits, which JSON cannot hold where they are not finite.
+    pub(super) const fn measured(&self) -> Measured {
+        let [tensor, row, element, bias] = self.parts;
+        let [tensor, row] = [f64::from_bits(tensor), f64::from_bits(row)];
+        Measured {
+            parts: Parts { tensor, row, element: f64::from_bits(element), bias: f64::from_bits(bias) },
+            worst_at: self.at,
+            misplaced: self.misplaced,
+            relative_rms: f64::from_bits(self.rms[0]),
+            got: f64::from_bits(self.values[0]),
+            want: f64::from_bits(self.values[1]),
+        }
+    }
+}
+
+/// What [`Ask::Evaluate`] has to say, of each output.
+#[derive(Debug, Deserialize)]
+pub(super) struct Evaluated {
+    /// Of eager PyTorch.
+    pub eager: Vec<Far>,
+    /// Of inputs in two parts of bfloat16, where that was asked for.
+    #[serde(default)]
+    pub split: Option<Vec<Far>>,
+    /// Whether a result in double precision is NaN.
+    pub undefined: bool,
+    /// Whether all inputs are finite.
+    pub finite: bool,
+}
+
+/// What [`Ask::Compare`] has to say, of each output.
+#[derive(Debug, Deserialize)]
+pub(super) struct Compared {
+    pub given: Vec<Far>,
+}
+
+/// What [`Ask::Trivial`] has to say, of each output: of zeros, of the mean everywhere, of other inputs' results, of copies of inputs.
+#[derive(Debug, Deserialize)]
+pub(super) struct Guessed {
+    pub guesses: Vec<Vec<Far>>,
 }
 
 /// The name of a type.
@@ -130,10 +236,8 @@ pub(super) struct Reply {
 /// How long a call takes.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Timed {
-    /// µs, the median.
+    /// µs.
     pub us: f64,
-    /// Of so many calls.
-    pub calls: u64,
 }
 
 /// A problem file as PyTorch sees it.

@@ -6,6 +6,7 @@ mod embedded;
 mod error;
 mod files;
 mod lock;
+mod python;
 mod repository;
 mod settings;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use embedded::{embedded, embedded_names};
 pub use error::WorkspaceError;
 pub use files::{remove_if_there, sync_folder, write_synced};
 pub use lock::{DeviceLock, FileLock};
+pub use python::{PYTHON, python};
 pub use repository::{identity, open as open_repository};
 pub use settings::{
     BackendName, Commands, DeviceSettings, PhaseName, PriceSettings, RunSettings, Settings, TunerSettings,

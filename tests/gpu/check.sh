@@ -13,7 +13,8 @@
 # SELFTEST_PAIRS (300), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. `seeds` judges under SEEDS seeds in the
 # first stage and under three in everything: each starter, each kernel of the device's folder and each honest one; its rows say how long
 # they took. SEED (1) is the first of its seeds. `mutants` judges MUTANTS (30) mutants of each starter (docs/mutation-testing.md).
-# LANES (1; mutants 12): so many files of a step are judged at once, where no time is measured.
+# LANES (1; mutants 12): so many files of a step are judged at once, where no time is measured; a quarter of them where each is examined in
+# full, which fills the device's memory. FILES (everything): of `seeds`, only files whose path this regular expression finds.
 # Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
 set -u
 export LC_ALL=C
@@ -106,7 +107,7 @@ timed() {
 field() { sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}$/\1/p" "$2" | head -n 1; }
 
 # name FILE: without folders and extension
-name() { local file=${1##*/}; echo "${file%.cu}"; }
+name() { local file=${1##*/}; echo "${file%.*}"; }
 
 # expected FILE: the statuses in its first lines, as `reject|crash`
 expected() { sed -n 's/^# expect: *//p' "$1" | head -n 1; }
@@ -160,14 +161,17 @@ accepted() {
 }
 
 starters() {
-    local files=(kernels/cuda/*.cu)
+    local files=(kernels/cuda/*.cu kernels/triton/*.py)
     if [ ${#files[@]} = 0 ]; then row "starters" "some in kernels/cuda" "none" - FAILED; fi
     each starter "${files[@]}"
 }
 
-starter() { accepted "starter $(name "$1")" "starter-$(name "$1")" "$1"; }
+starter() {
+    local label; label=$(name "$1"); if [[ $1 == *.py ]]; then label="triton $label"; fi
+    accepted "starter $label" "starter-${label// /-}" "$1"
+}
 
-wrong() { each wrong_one tests/gpu/wrong/*.cu; }
+wrong() { each wrong_one tests/gpu/wrong/*.cu tests/gpu/wrong/*.py; }
 
 wrong_one() {
     local file=$1 log want what good=0
@@ -210,7 +214,7 @@ switched_off() {
     row "without $switch: $(name "$file")" "correct" "$what" "$took" "$(verdict $good)"
 }
 
-honest() { each honest_one tests/gpu/honest/*.cu; }
+honest() { each honest_one tests/gpu/honest/*.cu tests/gpu/honest/*.py; }
 
 honest_one() { accepted "honest $(name "$1")" "honest-$(name "$1")" "$1"; }
 
@@ -368,28 +372,37 @@ mutants() {
 }
 
 # An honest kernel passes under any seed. The first sentence of each rejection is printed: with its seed it can be repeated.
-seeds() { each seeds_of kernels/cuda/*.cu kernels/cuda/*/*.cu tests/gpu/honest/*.cu; }
-
-seeds_of() {
-    local file=$1 count=${SEEDS:-40} first=${SEED:-1} log folder kind told rejected=0 all=0 tenths began=${EPOCHREALTIME/./}
-    folder=$(basename "$(dirname "$file")")
-    # Stage 1 alone, which takes half a second; then three times all stages and an examination.
-    for kind in smoke whole; do
-        log=seeds-$folder-$(name "$file")-$kind
-        if [ $kind = smoke ]; then told=(--smoke --seeds "$count" --seed "$first"); else told=(--examine=10 --seeds 3 --seed $((first + count))); fi
-        bench 400 "$log" "$file" "${told[@]}"
-        if grep -q ': it is for ' "$out/$log.out"; then
-            row "seeds $folder $(name "$file")" "none rejected" "not for this device" - skipped
-            return
-        fi
-        grep '^seed ' "$out/$log.out" | sed "s|^|$folder/$(name "$file") ${told[0]} |"
-        rejected=$((rejected + $(grep -c '^seed ' "$out/$log.out")))
-        # No answer is no acceptance.
-        if grep -q 'correct under' "$out/$log.out"; then all=$((all + 1)); fi
+seeds() {
+    local files file lanes=$lanes
+    for file in kernels/cuda/*.cu kernels/cuda/*/*.cu tests/gpu/honest/*.cu; do
+        if [[ $file =~ ${FILES:-.} ]]; then files+=("$file"); fi
     done
-    tenths=$(((${EPOCHREALTIME/./} - began) / 100000))
-    row "seeds $folder $(name "$file"), $count and 3" "none rejected" "$rejected rejected, $all of 2 answers" \
-        "$((tenths / 10)).$((tenths % 10))" "$(verdict "$([ $rejected = 0 ] && [ $all = 2 ] && echo 1)")"
+    # Stage 1 alone, which takes half a second; then three times all stages and an examination, whose largest tensors are the device's.
+    each smoke_seeds "${files[@]}"
+    lanes=$(((lanes + 3) / 4))
+    each examined_seeds "${files[@]}"
+}
+
+smoke_seeds() { seeds_of "$1" smoke "${SEEDS:-40}" --smoke --seed "${SEED:-1}"; }
+
+examined_seeds() { seeds_of "$1" examined 3 --examine=10 --seed $((${SEED:-1} + ${SEEDS:-40})); }
+
+# seeds_of FILE KIND COUNT OPTION...
+seeds_of() {
+    local file=$1 kind=$2 count=$3 log folder rejected answer=none
+    shift 3
+    folder=$(basename "$(dirname "$file")")
+    log=seeds-$folder-$(name "$file")-$kind
+    bench 400 "$log" "$file" --seeds "$count" "$@"
+    if grep -q ': it is for ' "$out/$log.out"; then
+        row "$kind $folder $(name "$file")" "none rejected" "not for this device" - skipped
+        return
+    fi
+    grep '^seed ' "$out/$log.out" | sed "s|^|$folder/$(name "$file") $kind |"
+    rejected=$(grep -c '^seed ' "$out/$log.out")
+    # No answer is no acceptance.
+    if grep -q 'correct under' "$out/$log.out"; then answer="$rejected of $count"; fi
+    row "$kind $folder $(name "$file")" "0 of $count rejected" "$answer" "$took" "$(verdict "$([ "$answer" = "0 of $count" ] && echo 1)")"
 }
 
 model() {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use warpsmith::backend::cpu::{self, Cpu};
 use warpsmith::backend::{
-    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, MemoryError, Placing,
-    Poison, Ready, Region, Source, Span, StartError, Step,
+    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, Lent, MemoryError,
+    Placing, Poison, Ready, Region, Source, Span, StartError, Step,
 };
 use warpsmith::device::{Ceilings, DeviceCard};
 use warpsmith::evaluation::{ErrorStats, Evaluation, Stage, Verdict};
@@ -89,6 +89,9 @@ impl Arena for Memory {
     fn poke(&mut self, span: &Span, at: usize, bytes: &[u8]) {
         self.inner.poke(span, at, bytes);
     }
+    fn lend(&mut self, region: Region) -> Result<Option<Lent>, MemoryError> {
+        self.inner.lend(region)
+    }
     fn changed_input(&mut self, inputs: &[Span]) -> Option<usize> {
         self.knobs.changes_inputs.get().then(|| inputs.len() - 1)
     }
@@ -106,6 +109,9 @@ impl Host for Runner {
     }
     fn idle_check(&self) -> Result<(), Fault> {
         self.0.idle_check()
+    }
+    fn stands(taken: &Vec<Vec<u8>>, memory: &CaseMemory, arena: &mut Memory, copy: usize) -> bool {
+        cpu::Host::stands(taken, memory, &mut arena.inner, copy)
     }
     fn take(&self, memory: &CaseMemory, arena: &mut Memory, copy: usize) -> Vec<Vec<u8>> {
         self.0.take(memory, &mut arena.inner, copy)

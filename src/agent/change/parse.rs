@@ -2,7 +2,7 @@
 
 use super::fence::{Fence, behind_thought};
 use super::headers::{Headers, Name, Remarks, Techniques};
-use super::{Block, Change, ChangeError, FRONT_MATTER, Reply};
+use super::{Block, Change, ChangeError, DOCSTRING, FRONT_MATTER, Reply};
 
 /// The longest reply that is read, in bytes: twice the longest kernel file that is read.
 pub const MAX_REPLY_BYTES: usize = 2 << 20;
@@ -173,7 +173,7 @@ fn read_whole(lines: &[Line<'_>]) -> Result<String, ChangeError> {
         let length = length.ok_or(ChangeError::OpenFence { line: line.number })?;
         let text: String = lines[index..index + length].iter().map(|inner| inner.text).collect();
         index += length + 1;
-        if text.trim_start().starts_with(FRONT_MATTER) {
+        if [FRONT_MATTER, DOCSTRING].iter().any(|start| text.trim_start().starts_with(start)) {
             found = Some(text.trim_start().to_owned());
         } else {
             snippet = true;

@@ -5,16 +5,18 @@ use std::fmt::Write as _;
 use super::template::Values;
 use super::{PromptError, fenced};
 use crate::agent::Brief;
+use crate::kernel::Language;
 use crate::op::{ElementType, OpError, Operation, Role, TargetShape};
 
 /// Everything that follows from the operation and the kernel and is the same however short the prompt.
 pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     let wrong = |error: OpError| PromptError::Operation(error.to_string());
     let op = brief.source.operation().map_err(wrong)?;
-    let cuda = brief.backend == "cuda";
+    let language = brief.language();
+    let cuda = language != Language::C;
     let mut values = Values::default();
     values.set("op", op.name.clone());
-    values.set("language", if cuda { "CUDA C++ (device code and a launch plan)" } else { "C" }.to_owned());
+    values.set("language", in_words(language).to_owned());
     values.set("summary", op.summary.clone());
     values.set("signature", if cuda { arguments(&op) } else { fenced::code(&op.c_function()) });
     values.set("shapes", shapes(brief, &op).map_err(wrong)?);
@@ -25,6 +27,15 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     values.set("file", brief.file.clone());
     values.set("incumbent", fenced::code(&brief.incumbent));
     Ok(values)
+}
+
+/// What a kernel is written in, for a sentence.
+const fn in_words(language: Language) -> &'static str {
+    match language {
+        Language::C => "C",
+        Language::Cuda => "CUDA C++ (device code and a launch plan)",
+        Language::Triton => "Triton (`@triton.jit` functions and a launch plan, no host code)",
+    }
 }
 
 /// Where the shapes are from, and what the operation matters there.

@@ -6,6 +6,7 @@
 use super::budget::{Cut, STEPS, Step};
 use super::facts::generation;
 use crate::agent::Brief;
+use crate::kernel;
 
 /// Sections that stay as long as anything of the document does, besides the playbook's.
 const BASIC: [&str; 2] = ["The rules", "The kernel file"];
@@ -39,6 +40,14 @@ struct Section {
 enum Language {
     C,
     Cuda,
+    Triton,
+}
+
+impl Language {
+    /// Whether what is written for `other` is for this one too: what a GPU asks of a kernel it asks of Triton's.
+    fn reads(self, other: Self) -> bool {
+        self == other || (self == Self::Triton && other == Self::Cuda)
+    }
 }
 
 impl Program {
@@ -76,7 +85,11 @@ impl Program {
 
     /// What a prompt says of it.
     pub(super) fn text(&self, brief: &Brief, cut: &Cut) -> String {
-        let language = if brief.backend == "cuda" { Language::Cuda } else { Language::C };
+        let language = match brief.language() {
+            kernel::Language::C => Language::C,
+            kernel::Language::Cuda => Language::Cuda,
+            kernel::Language::Triton => Language::Triton,
+        };
         let techniques: Vec<&Section> =
             self.sections.iter().filter(|section| self.technique_fits(section, brief, language, cut)).collect();
         let names = techniques.iter().filter_map(|section| section.technique());
@@ -106,7 +119,7 @@ impl Program {
     fn technique_fits(&self, section: &Section, brief: &Brief, language: Language, cut: &Cut) -> bool {
         let Some(name) = section.technique() else { return false };
         let tag = section.tag();
-        if language_of(tag).is_some_and(|own| own != language) {
+        if language_of(tag).is_some_and(|own| !language.reads(own)) {
             return false;
         }
         !cut.has(Step::OtherTechniques) || (for_device(tag, brief) && self.for_operation(section, name, &brief.op))
@@ -175,6 +188,7 @@ impl Section {
         match () {
             () if self.heading.ends_with(" in C") => language == Language::C,
             () if self.heading.ends_with(" in CUDA") => language == Language::Cuda,
+            () if self.heading.ends_with(" in Triton") => language == Language::Triton,
             () => true,
         }
     }
@@ -219,7 +233,7 @@ fn for_language(text: &str, language: Language) -> String {
         let begins = line.starts_with("- ") || line.starts_with("**") || line.starts_with('|') || numbered(line);
         if begins {
             let tag = if line.starts_with('|') { row_tag(line) } else { bold_tag(line) };
-            keeping = language_of(tag).is_none_or(|own| own == language);
+            keeping = language_of(tag).is_none_or(|own| language.reads(own));
         }
         if keeping {
             kept.push(line);

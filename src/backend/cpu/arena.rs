@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use super::control::Visible;
 use super::layout::{Layout, page};
 use super::poison::fill;
-use crate::backend::{CaseMemory, Disturbed, MemoryError, Placing, Poison, Region, Span};
+use crate::backend::{CaseMemory, Disturbed, Lent, MemoryError, Piece, Placing, Poison, Region, Span};
 use crate::op::DrawPlan;
 
 /// Why memory could not be had.
@@ -310,8 +310,14 @@ impl crate::backend::Arena for Arena {
         self.bytes_mut(span)[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn inputs_file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.inputs.file())
+    fn lend(&mut self, region: Region) -> Result<Option<Lent>, MemoryError> {
+        // Outputs are a candidate's to write as long as its process lives.
+        if region == Region::Outputs {
+            return Ok(None);
+        }
+        let refused = |error: io::Error| MemoryError::Unavailable(format!("lending the inputs: {error}"));
+        let file = self.inputs.file().try_clone_to_owned().map_err(refused)?;
+        Ok(Some(Lent { device: false, pieces: vec![Piece { file, at: 0, bytes: self.inputs.capacity() }] }))
     }
 
     fn changed_input(&mut self, _: &[Span]) -> Option<usize> {

@@ -238,6 +238,10 @@ impl crate::backend::Host for Host {
         Some(taken)
     }
 
+    fn stands(taken: &Vec<Vec<u8>>, memory: &CaseMemory, arena: &mut Arena, copy: usize) -> bool {
+        arena.outputs(memory, copy).into_iter().eq(taken.iter().map(Vec::as_slice))
+    }
+
     fn take(&self, memory: &CaseMemory, arena: &mut Arena, copy: usize) -> Vec<Vec<u8>> {
         self.while_stopped(|| arena.outputs(memory, copy).into_iter().map(<[u8]>::to_vec).collect())
     }

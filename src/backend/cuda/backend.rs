@@ -75,6 +75,22 @@ pub fn key_of(ordinal: u32) -> Result<String, String> {
     device_facts(ordinal).map(|facts| judge::key(&facts)).map_err(|error| error.to_string())
 }
 
+/// The UUID of device `ordinal`, by which other programs know it, without opening it.
+///
+/// # Errors
+/// A sentence: there is no such device.
+pub fn uuid_of(ordinal: u32) -> Result<String, String> {
+    device_facts(ordinal).map(|facts| facts.uuid).map_err(|error| error.to_string())
+}
+
+/// Bytes of memory that device `ordinal` has, without opening it.
+///
+/// # Errors
+/// A sentence: there is no such device.
+pub fn memory_of(ordinal: u32) -> Result<u64, String> {
+    device_facts(ordinal).map(|facts| facts.memory_bytes).map_err(|error| error.to_string())
+}
+
 /// Who else uses device `ordinal` now, in a sentence; `None` where nobody does or nobody can tell.
 #[must_use]
 pub fn company(ordinal: u32) -> Option<String> {
@@ -306,6 +322,10 @@ impl Backend for Cuda {
         }
         // The other half is for the other side of the pair.
         calls_per_sample(incumbent_us, RECORDING_US, (copies / 2) as u32) as usize
+    }
+
+    fn device_name(&self) -> Option<String> {
+        Some(self.facts.uuid.clone())
     }
 
     fn hosts_are_processes(&self) -> bool {

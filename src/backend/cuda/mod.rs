@@ -11,8 +11,11 @@ mod nvml;
 mod opening;
 mod sanitizer;
 
-pub use backend::{Cuda, company, gpus, installed, key_of};
-pub use compile::{Compiled, Compiler, Resources, Search, Told, Toolkit, Unit, candidate_source, nvrtc_main, prelude};
+pub use backend::{Cuda, company, gpus, installed, key_of, memory_of, uuid_of};
+pub use compile::{
+    Compiled, Compiler, JitCode, Resources, Search, Told, Toolkit, TritonFound, Unit, candidate_source, nvrtc_main,
+    prelude,
+};
 pub use driver::{
     Arguments, CudaError, DeviceMemory, Event, Function, FunctionFacts, Geometry, Gpu, GpuFacts, Graph, MapElement,
     MapSpec, MapSwizzle, Module, TensorMap, Vault, driver_version,

@@ -18,16 +18,16 @@ pub struct Starting {
 
 impl Starting {
     /// Begins it; what the compiler makes is kept in `folder`, and so are the devices' ceilings. Where there will be much to
-    /// compile, all of its processes start now; to a process that measures what others have compiled, they would be in the way.
+    /// compile, all of its processes start now (`python` is asked for Triton only where a file is in it); to a process that measures what others have compiled, they would be in the way.
     #[must_use]
-    pub fn begin(folder: &Path, much: bool) -> Self {
+    pub fn begin(folder: &Path, much: bool, python: Option<PathBuf>) -> Self {
         let folder = folder.to_owned();
         let kept = folder.clone();
         let compiler = std::thread::spawn(move || {
             let driver = installed_driver().map_err(|error| error.to_string())?;
             let compiler =
                 if much { Compiler::warm(&kept, Some(driver)) } else { Compiler::new(&kept, Some(driver), None) };
-            compiler.map_err(|error| error.to_string())
+            compiler.map(|compiler| compiler.with_python(python)).map_err(|error| error.to_string())
         });
         Self { folder, compiler }
     }

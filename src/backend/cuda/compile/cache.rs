@@ -22,6 +22,22 @@ pub(super) struct Record {
     pub(super) log: String,
     /// BLAKE3 of the cubin, so that a torn write is noticed.
     pub(super) hash: String,
+    /// What launching it needs, where the compiler decides that: in Triton.
+    #[serde(default)]
+    pub(super) jit: Option<JitRecord>,
+}
+
+/// What Triton has decided about a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JitRecord {
+    /// The kernel's name in the cubin.
+    pub(super) lowered: String,
+    /// Bytes of dynamic shared memory.
+    pub(super) shared: u32,
+    /// Warps of a block.
+    pub(super) num_warps: u32,
+    /// Parameters behind those of the plan.
+    pub(super) hidden: usize,
 }
 
 /// A folder of them.
@@ -70,8 +86,14 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let cache = Cache::new(&temp.path().join("cuda")).unwrap();
         let hash = blake3::hash(b"code").to_hex().to_string();
-        let record =
-            Record { names: vec!["k".into()], resources: vec![], waits: BTreeMap::new(), log: String::new(), hash };
+        let record = Record {
+            names: vec!["k".into()],
+            resources: vec![],
+            waits: BTreeMap::new(),
+            log: String::new(),
+            hash,
+            jit: None,
+        };
         assert!(cache.get("a").is_none());
         cache.put("a", &record, b"code").unwrap();
         assert_eq!(cache.get("a").unwrap(), (record, b"code".to_vec()));

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::admit::{Job, Rank, admit, share, waits, weight};
 use super::cache::{Cache, Record};
 use super::find::{Search, Toolkit};
 use super::frame::{Request, Response};
 use super::messages::{Resources, clean, read};
 use super::process::{Pool, ProcessError};
+use super::triton::{JitCode, JitUnit, Triton};
 use super::{candidate_source, cubin, ptx};
 use crate::backend::{BuildError, Source};
 use crate::defence::{Defence, readers};
-use crate::kernel::{Facts, KernelFile, MustWait, Resolution, nvrtc_options, target_arch};
+use crate::kernel::{Facts, KernelFile, Language, Resolution, target_arch};
 use crate::op::Operation;
-use crate::sandbox::check_cuda;
 
 /// The first compute capability that starts dependent launches early.
 const EARLY_STARTS: u32 = 90;
@@ -53,7 +54,7 @@ pub struct Unit {
 }
 
 /// Code for a device.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Compiled {
     /// What it was compiled from and by: BLAKE3, in hex.
     pub key: String,
@@ -67,14 +68,16 @@ pub struct Compiled {
     pub waits: BTreeMap<String, BTreeSet<usize>>,
     /// Resources, then the compiler's warnings: data, cut and without paths of the machine.
     pub log: String,
+    /// Code of each launch by its name in the plan, where launches are compiled one by one: in Triton. There is no other code then.
+    pub jit: BTreeMap<String, JitCode>,
 }
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { key, cubin, names, resources, waits, log } = self;
+        let Self { key, cubin, names, resources, waits, log, jit } = self;
         let mut text = f.debug_struct("Compiled");
         text.field("key", key).field("cubin", &cubin.len()).field("names", names);
-        text.field("resources", resources).field("waits", waits).field("log", log).finish()
+        text.field("resources", resources).field("waits", waits).field("log", log).field("jit", jit).finish()
     }
 }
 
@@ -100,9 +103,16 @@ pub struct Compiler {
     identity: String,
     archs: Vec<u32>,
     version: (u32, u32),
+    triton: Triton,
 }
 
 impl Compiler {
+    /// The same with the Python whose Triton compiles files in that language; the user's where none is named.
+    #[must_use]
+    pub fn with_python(self, named: Option<PathBuf>) -> Self {
+        Self { triton: Triton::new(named), ..self }
+    }
+
     /// Finds NVRTC on this machine and keeps what it makes under `cache_dir`. `driver` is the newest CUDA that the driver serves
     /// (as 12080), where there is one. `executable` is started for the processes; this very program where none is given.
     ///
@@ -148,7 +158,15 @@ impl Compiler {
         let hello = pool.hello().map_err(|error| machine(&error))?;
         let bytes = std::fs::metadata(&library).map_or(0, |metadata| metadata.len());
         let identity = format!("{GENERATION} {:?} {} {bytes} {includes:?}", hello.version, library.display());
-        Ok(Self { pool, cache, includes, identity, archs: hello.archs, version: hello.version })
+        Ok(Self {
+            pool,
+            cache,
+            includes,
+            identity,
+            archs: hello.archs,
+            version: hello.version,
+            triton: Triton::new(None),
+        })
     }
 
     /// NVRTC's version: major, minor.
@@ -194,27 +212,30 @@ impl Compiler {
         cancelled: &AtomicBool,
         told: &Told<'_>,
     ) -> Result<Vec<Compiled>, BuildError> {
-        let mut units: Vec<(Rank, Unit)> = Vec::new();
+        let mut units: Vec<(Rank, Job)> = Vec::new();
         // For each resolution of each file, in order, where it is and the unit that is compiled for it.
         let mut wanted: Vec<((usize, usize), usize)> = Vec::new();
         for (file, &Source { kernel, resolutions, urgent }) in files.iter().enumerate() {
             let options = admit(op, kernel, capability)?;
             for (at, resolution) in resolutions.iter().enumerate() {
-                let unit = Unit {
-                    name: format!("{}.cu", op.name),
-                    source: candidate_source(op, kernel, resolution, capability),
-                    arch: target_arch(&kernel.front.arch, capability),
-                    options: options.clone(),
-                    names: kernel.kernel_names(resolution, facts),
-                    numbers: kernel.numbers(op, resolution),
+                let job = match kernel.language {
+                    Language::Triton => Job::Jit(JitUnit::of(op, kernel, resolution, capability)?),
+                    Language::C | Language::Cuda => Job::Text(Unit {
+                        name: format!("{}.cu", op.name),
+                        source: candidate_source(op, kernel, resolution, capability),
+                        arch: target_arch(&kernel.front.arch, capability),
+                        options: options.clone(),
+                        names: kernel.kernel_names(resolution, facts),
+                        numbers: kernel.numbers(op, resolution),
+                    }),
                 };
-                wanted.push(((file, at), share(&mut units, (at >= urgent, Reverse(weight(resolution))), unit)));
+                wanted.push(((file, at), share(&mut units, (at >= urgent, Reverse(weight(resolution))), job)));
             }
         }
         // There may be more than processes: what is waited for is begun first, then what takes longest.
         let mut order: Vec<usize> = (0..units.len()).collect();
         order.sort_by_key(|index| units[*index].0);
-        let sorted: Vec<Unit> = order.iter().map(|index| units[*index].1.clone()).collect();
+        let sorted: Vec<Job> = order.iter().map(|index| units[*index].1.clone()).collect();
         let done = |sorted: usize, compiled: &Compiled| {
             for ((file, at), _) in wanted.iter().filter(|(_, unit)| *unit == order[sorted]) {
                 (told.arrived)(*file, *at, compiled);
@@ -241,12 +262,13 @@ impl Compiler {
     /// # Errors
     /// [`BuildError`].
     pub fn trusted(&self, units: &[Unit]) -> Result<Vec<Compiled>, BuildError> {
-        self.all(units, false, &AtomicBool::new(false), &|| (), &|_, _| ())
+        let jobs: Vec<Job> = units.iter().cloned().map(Job::Text).collect();
+        self.all(&jobs, false, &AtomicBool::new(false), &|| (), &|_, _| ())
     }
 
     fn all(
         &self,
-        units: &[Unit],
+        jobs: &[Job],
         checked: bool,
         cancelled: &AtomicBool,
         begun: &(dyn Fn() + Sync),
@@ -258,8 +280,11 @@ impl Compiler {
         let work = || {
             while !failed.load(Ordering::Relaxed) {
                 let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(unit) = units.get(index) else { break };
-                let result = self.one(unit, checked, cancelled);
+                let Some(job) = jobs.get(index) else { break };
+                let result = match job {
+                    Job::Text(unit) => self.one(unit, checked, cancelled),
+                    Job::Jit(units) => self.launches(units, cancelled),
+                };
                 match &result {
                     Ok(compiled) => arrived(index, compiled),
                     Err(_) => failed.store(true, Ordering::Relaxed),
@@ -268,7 +293,7 @@ impl Compiler {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 1..self.pool.size.min(units.len()) {
+            for _ in 1..self.pool.size.min(jobs.len()) {
                 scope.spawn(work);
             }
             begun();
@@ -277,6 +302,25 @@ impl Compiler {
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         done.sort_by_key(|(index, _)| *index);
         done.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// The launches of a Triton file at one resolution.
+    fn launches(&self, units: &[JitUnit], cancelled: &AtomicBool) -> Result<Compiled, BuildError> {
+        let mut all = Compiled::default();
+        for unit in units {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(BuildError::Cancelled);
+            }
+            let (record, code) = self.triton.code(unit, &self.cache, cancelled)?;
+            all.key.push_str(&record.hash);
+            all.log.extend(record.resources.iter().map(|resources| resources.line() + "\n"));
+            all.log.push_str(&record.log);
+            all.resources.extend(record.resources);
+            all.jit.insert(unit.jit.name.clone(), code);
+        }
+        all.key = blake3::hash(all.key.as_bytes()).to_hex().to_string();
+        all.log.truncate(all.log.trim_end().len());
+        Ok(all)
     }
 
     fn one(&self, unit: &Unit, checked: bool, cancelled: &AtomicBool) -> Result<Compiled, BuildError> {
@@ -346,6 +390,7 @@ impl Compiler {
             waits: waits.into_iter().filter(|(name, _)| response.names.contains(name)).collect(),
             log: clean(&words, &self.includes),
             hash: blake3::hash(cubin).to_hex().to_string(),
+            jit: None,
         })
     }
 
@@ -391,65 +436,6 @@ impl Compiler {
     }
 }
 
-/// What is begun first ranks lowest: not urgent, how long it takes.
-type Rank = (bool, Reverse<i64>);
-
-/// How long compiling takes beside other constants: large tiles unroll into many instructions.
-fn weight(resolution: &Resolution) -> i64 {
-    resolution.macros.values().fold(0, |sum, value| sum.saturating_add(value.saturating_abs()))
-}
-
-/// The index of `unit` among `units`, which it joins unless one has the same text: that one then has the kernels of both.
-fn share(units: &mut Vec<(Rank, Unit)>, rank: Rank, unit: Unit) -> usize {
-    let same = |(_, known): &(Rank, Unit)| {
-        (&known.source, &known.arch, &known.options) == (&unit.source, &unit.arch, &unit.options)
-    };
-    match units.iter().position(same) {
-        Some(index) => {
-            let (known, Unit { names, numbers, .. }) = &mut units[index];
-            *known = rank.min(*known);
-            names.extend(unit.names.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
-            numbers.extend(unit.numbers);
-            index
-        }
-        None => {
-            units.push((rank, unit));
-            units.len() - 1
-        }
-    }
-}
-
-/// Holds a candidate to what can be said before it is compiled; its options as NVRTC takes them.
-fn admit(op: &Operation, kernel: &KernelFile, capability: u32) -> Result<Vec<String>, BuildError> {
-    let refused = |error: &dyn std::fmt::Display| BuildError::Kernel(error.to_string());
-    kernel.front.check_backend("cuda").map_err(|error| refused(&error))?;
-    kernel.front.check_arch(capability).map_err(|error| refused(&error))?;
-    kernel.check_against(op).map_err(|error| refused(&error))?;
-    check_cuda(&kernel.text).map_err(|error| refused(&error))?;
-    nvrtc_options(&kernel.front.options).map_err(|error| refused(&error))
-}
-
-/// Whether a kernel waits before it uses what the launches in front of it write.
-fn waits(unit: &Compiled, must: &MustWait) -> Result<(), String> {
-    let name = &must.kernel;
-    let begins = "the compiled kernel is refused: with pdl = true";
-    let wait = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\")";
-    let Some(early) = unit.waits.get(name) else {
-        return Err(format!(
-            "{begins} `{name}` may begin before the launch in front of it has ended, and it uses what that writes; it must say \
-             {wait} before it does, under no condition but on a thread's number"
-        ));
-    };
-    match must.arguments.iter().find(|(place, _)| early.contains(place)) {
-        Some((_, buffer)) => Err(format!(
-            "{begins} `{name}` may begin before the launch in front of it has ended, and one way through it uses `{buffer}` without \
-             having met {wait}: say it before, on every way, or in some threads by their number alone and let the others follow a \
-             barrier"
-        )),
-        None => Ok(()),
-    }
-}
-
 fn without_resources(log: &str) -> String {
     read(log).1
 }
@@ -466,5 +452,6 @@ fn compiled(unit: &Unit, key: String, record: Record, cubin: Vec<u8>) -> Compile
         waits,
         resources: record.resources,
         log: log.trim_end().to_owned(),
+        jit: BTreeMap::new(),
     }
 }

@@ -1,9 +1,10 @@
-//! From a kernel's text to a cubin, through NVRTC.
+//! From a kernel's text to a cubin, through NVRTC, or through Triton in the user's Python.
 //!
 //! The text is hostile: it is read first (`sandbox::check_cuda`), compiled in a process that can open nothing but headers, and
 //! what comes out is checked: the text of the virtual machine for clocks and for memory that outlives a launch, the
 //! cubin for what it would link to.
 
+mod admit;
 mod binding;
 mod cache;
 mod compiler;
@@ -18,6 +19,7 @@ mod prelude;
 mod process;
 mod ptx;
 mod service;
+mod triton;
 mod waits;
 
 pub use compiler::{Compiled, Compiler, Told, Unit};
@@ -25,3 +27,4 @@ pub use find::{Search, Toolkit};
 pub use messages::Resources;
 pub use prelude::{candidate_source, prelude};
 pub use service::main as nvrtc_main;
+pub use triton::{Found as TritonFound, JitCode};

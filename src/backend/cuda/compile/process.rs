@@ -138,7 +138,7 @@ impl Process {
         let never = AtomicBool::new(false);
         // From now on: it may have been idle for long, with its greeting unread.
         let deadline = Instant::now() + START;
-        let mut reader = Reader { process: self, deadline, cancelled: &never, ended: None };
+        let mut reader = Reader { output: &mut self.output, deadline, cancelled: &never, ended: None };
         let hello: Hello = match frame::read(&mut reader) {
             Ok((hello, _)) => hello,
             Err(error) => {
@@ -171,7 +171,7 @@ impl Process {
             return Err(died(self, &error));
         }
         let deadline = Instant::now() + COMPILATION;
-        let mut reader = Reader { process: self, deadline, cancelled, ended: None };
+        let mut reader = Reader { output: &mut self.output, deadline, cancelled, ended: None };
         match frame::read(&mut reader) {
             Ok(answer) => Ok(answer),
             Err(error) => match reader.ended.take() {
@@ -191,11 +191,23 @@ impl Drop for Process {
 }
 
 /// Reads from a process until a deadline.
-struct Reader<'a> {
-    process: &'a mut Process,
+pub(super) struct Reader<'a> {
+    output: &'a mut ChildStdout,
     deadline: Instant,
     cancelled: &'a AtomicBool,
     ended: Option<ProcessError>,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads for so long.
+    pub(super) fn new(output: &'a mut ChildStdout, limit: Duration, cancelled: &'a AtomicBool) -> Self {
+        Self { output, deadline: Instant::now() + limit, cancelled, ended: None }
+    }
+
+    /// What ended it, where that was not the process.
+    pub(super) fn ended(self) -> Option<ProcessError> {
+        self.ended
+    }
 }
 
 impl Read for Reader<'_> {
@@ -212,9 +224,9 @@ impl Read for Reader<'_> {
             }
             let wait = left.min(LOOK);
             let wait = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos() as _ };
-            match poll(&mut [PollFd::new(&self.process.output, PollFlags::IN)], Some(&wait)) {
+            match poll(&mut [PollFd::new(&*self.output, PollFlags::IN)], Some(&wait)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return self.process.output.read(buffer),
+                Ok(_) => return self.output.read(buffer),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -166,8 +166,12 @@ fn statements(text: &str) -> Vec<Statement<'_>> {
 
 /// The name of the variable in `space` that a statement declares.
 fn declared<'a>(statement: &'a str, space: &str) -> Option<&'a str> {
-    // In an instruction it is part of the operation: `ld.global.u32`.
-    let word = |at: usize| !statement[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'));
+    // In an instruction it is part of the operation: `ld.global.u32`. Of a parameter it says where that points: `.ptr .global`.
+    let word = |at: usize| {
+        let before = &statement[..at];
+        !before.ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))
+            && !before.trim_end().ends_with(".ptr")
+    };
     let (at, _) = statement
         .match_indices(space)
         .find(|(at, found)| word(*at) && statement[at + found.len()..].starts_with(char::is_whitespace))?;
@@ -188,6 +192,13 @@ pub(super) fn parameters(statement: &str) -> impl Iterator<Item = &str> {
         list.split_once(')').map(|(list, _)| list)
     });
     head.into_iter().flat_map(|list| list.split(',')).filter_map(|one| tokens(one.split('[').next()?).last())
+}
+
+/// How many parameters the kernel of this name declares in a text; 0 where it is not there.
+pub(super) fn parameters_of(ptx: &str, name: &str) -> usize {
+    let text = without_comments(ptx);
+    let head = statements(&text).into_iter().find(|statement| kernel(statement.text) == Some(name));
+    head.map_or(0, |head| parameters(head.text).count())
 }
 
 /// What an instruction is: a name with its kinds, where it puts its result, and all else it names.
@@ -259,7 +270,8 @@ fn only_read(known: &BTreeMap<&str, Space>, statements: &[Statement<'_>]) -> Res
                 continue;
             }
             let instruction = Instruction::of(statement.text);
-            let from_anywhere = instruction.kind() == "cvta"
+            let from_anywhere = Defence::ConstantAddresses.stands()
+                && instruction.kind() == "cvta"
                 && !instruction.has("to")
                 && (instruction.has("const") || instruction.has("param"));
             let Some(name) = whose(statement.text) else {
@@ -320,6 +332,19 @@ mod tests {
         assert_eq!(check(TABLE).unwrap().tables.into_iter().collect::<Vec<_>>(), ["table"]);
         let direct = TABLE.replace("mov.u64 \t%rd5, table;", "ld.global.u32 %r1, [table+4];");
         check(&direct).unwrap();
+    }
+
+    #[test]
+    fn a_parameter_that_points_to_device_memory_is_no_variable_in_it() {
+        let pointer = TABLE.replace(".param .u64 k_param_0", ".param .u64 .ptr .global .align 1 k_param_0");
+        assert_eq!(check(&pointer).unwrap().tables.into_iter().collect::<Vec<_>>(), ["table"]);
+        assert_eq!(parameters_of(&pointer, "k"), 1);
+        let written = pointer.replace("st.global.f32 \t[%rd4], %f1", "st.global.f32 [table], %f1");
+        assert!(check(&written).unwrap_err().contains("`table`"));
+        // Also where a variable is declared first of all in a kernel, behind a head that has such parameters.
+        let inside = ".visible .entry k(\n.param .u64 .ptr .global .align 1 k_param_0\n)\n{\n\
+            .global .u32 kept; st.global.u32 [kept], 5;\nret;\n}";
+        assert!(check(inside).unwrap_err().contains("outlives a launch (`kept`)"));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct GpuFacts {
     pub ecc: bool,
     /// Bytes of memory.
     pub memory_bytes: u64,
+    /// Whether another process can map its memory by a file.
+    pub shares_memory: bool,
     /// The newest CUDA the driver serves, as 12080 for 12.8.
     pub driver: u32,
 }
@@ -83,6 +85,9 @@ pub(super) fn facts(ordinal: u32, device: CUdevice, driver: u32) -> Result<GpuFa
         bus_bits: ask(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
         ecc: ask(Attribute::CU_DEVICE_ATTRIBUTE_ECC_ENABLED)? != 0,
         memory_bytes: memory_bytes as u64,
+        // A driver that does not know the question has no such files.
+        shares_memory: ask(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+            .is_ok_and(|it| it != 0),
         driver,
     })
 }

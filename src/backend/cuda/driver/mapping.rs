@@ -1,6 +1,7 @@
 //! Physical memory, ranges of addresses, and who may do what where the one is mapped to the other.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use cudarc::driver::sys::{
@@ -9,6 +10,7 @@ use cudarc::driver::sys::{
 };
 
 use super::error::CudaError;
+use super::facts::GpuFacts;
 use super::gpu::Gpu;
 
 /// What kernels may do with memory; what they may not faults.
@@ -28,6 +30,8 @@ pub struct Physical {
     gpu: Gpu,
     handle: CUmemGenericAllocationHandle,
     bytes: usize,
+    /// What another process maps it by, once it was asked for.
+    file: OnceCell<OwnedFd>,
 }
 
 /// Addresses that nothing else gets; memory must be mapped there first.
@@ -56,7 +60,7 @@ impl Gpu {
     /// What the driver refused.
     pub fn granularity(&self) -> Result<usize, CudaError> {
         self.ready()?;
-        let prop = properties(self.facts().ordinal);
+        let prop = properties(self.facts());
         let mut granularity = 0usize;
         // SAFETY: `prop` is a whole description; it writes one word.
         self.check("cuMemGetAllocationGranularity", unsafe {
@@ -75,11 +79,11 @@ impl Gpu {
     /// What the driver refused; [`CudaError::is_out_of_memory`] tells a full device.
     pub fn physical(&self, bytes: usize) -> Result<Physical, CudaError> {
         self.ready()?;
-        let prop = properties(self.facts().ordinal);
+        let prop = properties(self.facts());
         let mut handle: CUmemGenericAllocationHandle = 0;
         // SAFETY: `prop` is a whole description; it writes one word.
         self.check("cuMemCreate", unsafe { sys::cuMemCreate(&raw mut handle, bytes, &raw const prop, 0) })?;
-        Ok(Physical { gpu: self.clone(), handle, bytes })
+        Ok(Physical { gpu: self.clone(), handle, bytes, file: OnceCell::new() })
     }
 
     /// A range of `bytes` addresses, a multiple of [`Gpu::granularity`].
@@ -124,6 +128,32 @@ impl Physical {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// A file by which another process can map it. It keeps the memory as long as it is open.
+    ///
+    /// # Errors
+    /// What the driver refused: this device's memory cannot be shared, or no more files may be open.
+    pub fn file(&self) -> Result<OwnedFd, CudaError> {
+        let copy =
+            |file: &OwnedFd| file.try_clone().map_err(|error| CudaError::Launch(format!("sharing memory: {error}")));
+        if let Some(file) = self.file.get() {
+            return copy(file);
+        }
+        if !self.gpu.facts().shares_memory {
+            return Err(CudaError::Launch("this device's memory cannot be shared with another process".into()));
+        }
+        self.gpu.ready()?;
+        let mut file: RawFd = -1;
+        let posix = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // SAFETY: memory that was created with this type of handle; the driver writes one descriptor.
+        let result = unsafe { sys::cuMemExportToShareableHandle((&raw mut file).cast(), self.handle, posix, 0) };
+        self.gpu.check("cuMemExportToShareableHandle", result)?;
+        // SAFETY: the driver opened it for us.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        // Compilers that are started later have no business with it.
+        let _ = rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC);
+        copy(self.file.get_or_init(|| file))
     }
 
     /// Maps it `offset` bytes into a range, where nothing may touch it yet.
@@ -173,6 +203,15 @@ impl Mapping {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.physical.as_ref().map_or(0, Physical::bytes)
+    }
+
+    /// A file by which another process can map the memory.
+    ///
+    /// # Errors
+    /// As [`Physical::file`].
+    pub fn file(&self) -> Result<OwnedFd, CudaError> {
+        let physical = self.physical.as_ref();
+        physical.ok_or_else(|| CudaError::Launch("memory that was taken away".into()))?.file()
     }
 
     /// What kernels may do with it now.
@@ -226,11 +265,16 @@ fn location(ordinal: u32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as i32 }
 }
 
-fn properties(ordinal: u32) -> CUmemAllocationProp {
+fn properties(facts: &GpuFacts) -> CUmemAllocationProp {
+    use sys::CUmemAllocationHandleType as Handle;
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
-        location: location(ordinal),
+        // Nobody else has a way to it but by a file that this process makes and sends.
+        requestedHandleTypes: match facts.shares_memory {
+            true => Handle::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            false => Handle::CU_MEM_HANDLE_TYPE_NONE,
+        },
+        location: location(facts.ordinal),
         win32HandleMetaData: std::ptr::null_mut(),
         // SAFETY: plain numbers, for which zero means nothing special.
         allocFlags: unsafe { std::mem::zeroed() },

@@ -7,7 +7,7 @@ use super::super::driver::{Access, Arguments, CudaError};
 use super::desk::{Desk, place};
 use super::ground::Ground;
 use super::words::{STRETCHES, Stretch, Words, draw, exponent};
-use crate::backend::{Arena as Arenas, Disturbed, Exchange, Gather, MemoryError, Placing, Poison, Region, Span};
+use crate::backend::{Arena as Arenas, Disturbed, Exchange, Gather, Lent, MemoryError, Placing, Poison, Region, Span};
 use crate::defence::Defence;
 use crate::op::{Distribution, DrawPlan, RowScale, Stored};
 use crate::rng::Stream;
@@ -302,6 +302,13 @@ impl Arenas for Arena {
 
     fn exchange(&mut self, changes: &[Exchange]) {
         self.desk.keep(self.exchanged(changes));
+    }
+
+    fn lend(&mut self, region: Region) -> Result<Option<Lent>, MemoryError> {
+        // A kernel that has ended has no reach, and nothing else may be under way while another process reads.
+        let pieces = self.desk.gpu().settle().and_then(|()| self.ground.lend(region));
+        let refused = |error: CudaError| MemoryError::Unavailable(format!("lending memory: {error}"));
+        Ok(Some(Lent { device: true, pieces: pieces.map_err(refused)? }))
     }
 
     fn changed_input(&mut self, inputs: &[Span]) -> Option<usize> {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::super::driver::{Access, Addresses, CudaError, Gpu, Mapping};
 use super::pool::Pool;
-use crate::backend::{Placing, Region};
+use crate::backend::{Piece, Placing, Region};
 use crate::defence::Defence;
 
 /// Granules that a region may have beyond twice what it needs: less is not worth another mapping.
@@ -144,6 +144,18 @@ impl Ground {
     /// Leaves nobody anything: another arena's candidate runs.
     pub(super) fn shut(&self) -> Result<(), CudaError> {
         [&self.inputs, &self.outputs].into_iter().try_for_each(Space::shut)
+    }
+
+    /// Files by which another process can map what the buffers of a region need, each with its place and length.
+    pub(super) fn lend(&self, region: Region) -> Result<Vec<Piece>, CudaError> {
+        let space = self.space(region);
+        space.fit(self.placing)?;
+        let mapped = space.mapped.borrow();
+        let piece = |mapping: &Mapping| {
+            let at = (mapping.ptr() - space.range.ptr()) as usize;
+            Ok(Piece { file: mapping.file()?, at, bytes: mapping.bytes() })
+        };
+        mapped.iter().take(space.needed(self.placing)).map(piece).collect()
     }
 
     /// What lies behind the buffers of a region and can be touched: first byte and one more than the last.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::super::driver::{Arguments, CudaError, Function, Geometry};
 use super::desk::{Build, Desk, THREADS, place};
-use super::oracle_source::{array_names, context_words, entry, items_passes, source};
+use super::oracle_source::{WIDE, array_names, context_words, entry, items_passes, source};
 use super::words::{Words, number};
 use crate::op::{Case, Dtype, ElementType, ItemsPass, Operation, Pass, ProductPass, Role, Shape};
 use crate::rng::Stream;
@@ -322,13 +322,19 @@ impl Oracle {
         self.desk.launch_as("ws_agree", &Geometry::linear(1, SAMPLE as u32), &arguments)
     }
 
-    /// Launches a pass with a warp for each of `warps` pieces of work, or as many as fill the device.
-    pub(super) fn run(&self, pass: &ItemsPass, warps: u64, arguments: &Arguments) -> Result<(), CudaError> {
+    /// Launches a pass with a warp for each of `pieces` of work, or as many as fill the device; with a block for each, where warps would leave
+    /// most of the device idle and the pass is no checker.
+    pub(super) fn run(&self, pass: &ItemsPass, pieces: u64, arguments: &Arguments) -> Result<(), CudaError> {
         let Some(function) = self.passes.get(&pass.name) else {
             return Err(CudaError::Launch(format!("there is no pass `{}`", pass.name)));
         };
-        let blocks = self.desk.blocks(warps * 32);
-        self.desk.gpu().launch(function, &Geometry::linear(blocks, THREADS), arguments)
+        let few = pieces <= u64::from(self.desk.gpu().facts().multiprocessors);
+        let geometry = if few && !self.op.checkers().any(|checker| checker == pass.name) {
+            Geometry::linear(pieces.max(1) as u32, WIDE)
+        } else {
+            Geometry { block: [32, THREADS / 32, 1], ..Geometry::linear(self.desk.blocks(pieces * 32), 32) }
+        };
+        self.desk.gpu().launch(function, &geometry, arguments)
     }
 
     /// `struct ws_all`; `instead` replaces arrays by name.

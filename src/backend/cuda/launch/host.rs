@@ -13,6 +13,9 @@ use crate::backend::{Call, CaseMemory, Conditions, Fault, Span, StartError, Step
 use crate::kernel::{Argument, MapSource, PlannedLaunch, PlannedMap, Swizzle};
 use crate::op::{Dtype, ElementType};
 
+/// Threads of a warp.
+const WARP: u32 = 32;
+
 /// Graphs kept: a timing session comes back to the same rotated buffers again and again.
 const MOST_GRAPHS: usize = 512;
 
@@ -88,7 +91,15 @@ impl Host {
         }
         let Some(Loaded::Kernel { image: kernel, .. }) = self.loaded.get(image) else { return Ok([].into()) };
         let planned = kernel.kernel.launches(&kernel.op, ints, &kernel.resolution, &kernel.facts);
-        let plan: Rc<[PlannedLaunch]> = planned.map_err(|error| CudaError::Launch(error.to_string()))?.into();
+        let mut planned = planned.map_err(|error| CudaError::Launch(error.to_string()))?;
+        for launch in &mut planned {
+            // Triton's compiler decides these.
+            if let Some(code) = kernel.compiled.jit.get(&launch.kernel) {
+                launch.shared = code.shared;
+                launch.block = [code.num_warps.saturating_mul(WARP), 1, 1];
+            }
+        }
+        let plan: Rc<[PlannedLaunch]> = planned.into();
         self.plans.insert((image, ints.to_vec()), Rc::clone(&plan));
         Ok(plan)
     }
@@ -227,6 +238,10 @@ impl crate::backend::Host for Host {
         Self::occupancy(self, call.image, &call.ints).unwrap_or_default().into_iter().map(words).collect()
     }
 
+    fn stands(taken: &Vec<[u64; 2]>, memory: &CaseMemory, arena: &mut Arena, copy: usize) -> bool {
+        arena.digests(&memory.outputs(copy)).is_ok_and(|digests| digests == *taken)
+    }
+
     fn take(&self, memory: &CaseMemory, arena: &mut Arena, copy: usize) -> Vec<[u64; 2]> {
         // Where the device is lost there is no digest, and the comparison that follows says so.
         arena.digests(&memory.outputs(copy)).unwrap_or_default()
@@ -239,11 +254,18 @@ impl Loaded {
             Image::Library(library) => Self::Library(library.clone()),
             Image::Glue(step, cubin) => Self::Glue(*step, gpu.module(cubin)?.function(step.function())?),
             Image::Kernel(image) => {
-                let module = gpu.module(&image.compiled.cubin)?;
-                let names = image.compiled.names.iter();
-                let functions = names
-                    .map(|(name, lowered)| Ok((name.clone(), module.function(lowered)?)))
-                    .collect::<Result<_, CudaError>>()?;
+                let compiled = &image.compiled;
+                let of_text = || -> Result<HashMap<String, Function>, CudaError> {
+                    let module = gpu.module(&compiled.cubin)?;
+                    let names = compiled.names.iter();
+                    names.map(|(name, lowered)| Ok((name.clone(), module.function(lowered)?))).collect()
+                };
+                let of_launches = || -> Result<HashMap<String, Function>, CudaError> {
+                    let all = compiled.jit.iter();
+                    all.map(|(name, code)| Ok((name.clone(), gpu.module(&code.cubin)?.function(&code.lowered)?)))
+                        .collect()
+                };
+                let functions = if compiled.jit.is_empty() { of_text()? } else { of_launches()? };
                 Self::Kernel { image: Rc::clone(image), functions }
             }
         })
@@ -269,7 +291,7 @@ fn arguments(
     let missing = || CudaError::Launch("a call with fewer arguments than its plan".into());
     let tensors = image.op.tensors.len();
     let at = |index: usize| pointers.get(index).copied().ok_or_else(missing);
-    launch.args.iter().try_fold(Arguments::new(), |all, argument| {
+    let given = launch.args.iter().try_fold(Arguments::new(), |all, argument| {
         Ok(match argument {
             Argument::Tensor(index) => all.pointer(at(*index)?.unwrap_or(0)),
             Argument::Scratch(index) => all.pointer(at(tensors + index)?.unwrap_or(0)),
@@ -285,7 +307,9 @@ fn arguments(
                 all.map(&encode(gpu, map, address, image.resolution.dtype)?)
             }
         })
-    })
+    })?;
+    let hidden = image.compiled.jit.get(&launch.kernel).map_or(0, |code| code.hidden);
+    Ok((0..hidden).fold(given, |all, _| all.pointer(0)))
 }
 
 fn encode(gpu: &Gpu, map: &PlannedMap, address: u64, dtype: Dtype) -> Result<TensorMap, CudaError> {

@@ -1,4 +1,5 @@
-// What an operation's header may use. An item is a warp.
+// What an operation's header may use. An item is the threads of a block that share `threadIdx.y`: a warp, or a whole block where there are too few
+// items to fill the device.
 
 typedef long long int64_t;
 typedef unsigned long long ws_word;
@@ -32,29 +33,35 @@ __device__ __forceinline__ double ws_element(const int ws_stored, const void *ws
     return (double)((const int64_t *)ws_data)[ws_i];
 }
 
-__device__ __forceinline__ int64_t ws_lane() { return threadIdx.x % 32; }
-__device__ __forceinline__ int64_t ws_warp() { return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; }
-__device__ __forceinline__ int64_t ws_warps() { return (int64_t)gridDim.x * (blockDim.x / 32); }
+__device__ __forceinline__ int64_t ws_lane() { return threadIdx.x; }
+__device__ __forceinline__ int64_t ws_lanes() { return blockDim.x; }
+__device__ __forceinline__ int64_t ws_team() { return (int64_t)blockIdx.x * blockDim.y + threadIdx.y; }
+__device__ __forceinline__ int64_t ws_teams() { return (int64_t)gridDim.x * blockDim.y; }
 
-// All lanes get the same bits: an exchange adds a to b where its partner adds b to a.
-__device__ __forceinline__ double ws_sum(double ws_v) {
-    for (int ws_step = 16; ws_step > 0; ws_step /= 2) ws_v += __shfl_xor_sync(~0u, ws_v, ws_step);
-    return ws_v;
-}
-
+__device__ __forceinline__ double ws_added(double ws_a, double ws_b) { return ws_a + ws_b; }
 // As a sequence of `if (v > top) top = v` would: NaN is never the largest, unless there is nothing else.
-__device__ __forceinline__ double ws_max(double ws_v) {
-    for (int ws_step = 16; ws_step > 0; ws_step /= 2) {
-        const double ws_other = __shfl_xor_sync(~0u, ws_v, ws_step);
-        if (ws_other > ws_v || ws_v != ws_v) ws_v = ws_other;
-    }
+__device__ __forceinline__ double ws_larger(double ws_a, double ws_b) { return ws_b > ws_a || ws_a != ws_a ? ws_b : ws_a; }
+
+// What the lanes of an item have, as one value; all get the same bits: an exchange adds a to b where its partner adds b to a, and the warps'
+// values are combined in one order by all.
+template <double (*ws_both)(double, double)> __device__ __forceinline__ double ws_combined(double ws_v) {
+    for (int ws_step = 16; ws_step > 0; ws_step /= 2) ws_v = ws_both(ws_v, __shfl_xor_sync(~0u, ws_v, ws_step));
+    if (blockDim.x == 32) return ws_v;
+    __shared__ double ws_parts[32];
+    __syncthreads(); // the last ones have been read
+    if (threadIdx.x % 32 == 0) ws_parts[threadIdx.x / 32] = ws_v;
+    __syncthreads();
+    ws_v = ws_parts[0];
+    for (int ws_warp = 1; ws_warp < blockDim.x / 32; ws_warp++) ws_v = ws_both(ws_v, ws_parts[ws_warp]);
     return ws_v;
 }
+__device__ __forceinline__ double ws_sum(double ws_v) { return ws_combined<ws_added>(ws_v); }
+__device__ __forceinline__ double ws_max(double ws_v) { return ws_combined<ws_larger>(ws_v); }
 
 #define WS_PASS(name) \
     __device__ __forceinline__ void ws_pass_##name(const ws_all &ws_context, const int64_t WS_ITEM, const int64_t ws_slot)
 // Several at a time, so that a warp does not wait for each by itself.
-#define WS_EACH(j, n) _Pragma("unroll 4") for (int64_t j = ws_lane(), ws_end_##j = (n); j < ws_end_##j; j += 32)
+#define WS_EACH(j, n) _Pragma("unroll 4") for (int64_t j = ws_lane(), ws_end_##j = (n); j < ws_end_##j; j += ws_lanes())
 // `Dtype::underflow` of the case's dtype.
 #define WS_UNDERFLOW (ws_context.stored == 0 ? 2.98023223876953125e-8 : 1.1754943508222875e-38)
 #define ws_get(h, i) (ws_values_##h[i])
@@ -80,19 +87,19 @@ __device__ __forceinline__ int64_t ws_nth(const ws_places &ws_ranges, int64_t ws
 
 // The items of some ranges.
 #define WS_RUN(entry, pass)                                                                                            \
-    extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_ranges, \
-                                     int64_t ws_count) {                                                               \
-        for (int64_t ws_n = ws_warp(); ws_n < ws_count; ws_n += ws_warps())                                            \
+    extern "C" __global__ void __launch_bounds__(WS_WIDE)                                                              \
+        entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_ranges, int64_t ws_count) { \
+        for (int64_t ws_n = ws_team(); ws_n < ws_count; ws_n += ws_teams())                                            \
             ws_pass_##pass(ws_context, ws_nth(ws_ranges, ws_n), -1);                                                   \
     }
 
-// For a pass that checks a product. 0: a sample of its elements, each into a slot of its own. 1: those of its elements that are
+// For a pass that checks a product, an item a warp. 0: a sample of its elements, each into a slot of its own. 1: those of its elements that are
 // not finite, in place (the context's arrays of the pass are then the product's). 2: the elements of some ranges, in place.
 #define WS_CHECK(entry, pass)                                                                                          \
     extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_sample, \
                                      const int ws_mode, const double *ws_product, int64_t ws_count) {                  \
         const int64_t ws_each = ws_mode == 1 ? 32 : 1; /* items that a warp looks at together */                       \
-        for (int64_t ws_base = ws_warp() * ws_each; ws_base < ws_count; ws_base += ws_warps() * ws_each) {             \
+        for (int64_t ws_base = ws_team() * ws_each; ws_base < ws_count; ws_base += ws_teams() * ws_each) {             \
             const int64_t ws_own = ws_base + ws_lane();                                                                \
             const bool ws_inside = ws_own < ws_count && ws_lane() < ws_each;                                           \
             unsigned ws_left = __ballot_sync(                                                                          \

@@ -1,0 +1,232 @@
+//! `warpsmith export` and `warpsmith recheck`: a run's kernels as a Python package, and that package judged again.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use super::options::{DeviceArgs, WorkerArgs};
+use super::{bench, device, pytorch, session, status};
+use crate::backend::cpu::Compiler;
+use crate::device::{Opening, cpu_flags, detect_cpu};
+use crate::engine::{RunState, TargetState};
+use crate::evaluation::{Evaluation, Verdict};
+use crate::export::{self, Chosen, Receipt, Wanted};
+use crate::harness::{EvaluationTask, Progress};
+use crate::history::{Archive, JournalEntry, Order};
+use crate::worker::protocol::Ask;
+use crate::workspace::{BackendName, Settings, Workspace, cache_dir};
+
+/// Write what a run has won for a PyTorch model as a Python package that torch.compile uses by itself.
+///
+/// The package needs torch and nothing else: shared objects that were judged, the Python that finds their places, shapes, strides
+/// and types that they were judged for, and a receipt for each. Whatever was not judged is computed the original way.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  warpsmith export -o my_kernels                  the latest run's winners\n  warpsmith export 261120a -o my_kernels\n  warpsmith verify my_kernels --model MODEL_DIR   is the model the same with it, and faster?\n  warpsmith recheck my_kernels                    every kernel judged again, on this machine"
+)]
+pub(super) struct Args {
+    /// Which run (the latest where not given)
+    #[arg(value_name = "RUN")]
+    run: Option<String>,
+    /// The package's folder, whose name is the one that Python imports
+    #[arg(long, short, value_name = "FOLDER")]
+    output: PathBuf,
+    /// Kernels that were not measured to be faster than PyTorch too (to try them out in the model)
+    #[arg(long)]
+    all: bool,
+    /// Any directory of the workspace
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+}
+
+pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let (workspace, archive) = status::workspace(&args.dir)?;
+    let run = match &args.run {
+        Some(run) => run.clone(),
+        None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
+    };
+    let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
+    let compiled = pytorch::of_run(&state)?;
+    if state.backend != BackendName::Cpu.name() {
+        bail!("run {run} was on a GPU; packages hold kernels for processors so far");
+    }
+    let cpu = detect_cpu();
+    if cpu.key != state.device_key {
+        bail!(
+            "run {run} was on {}, another processor than this one (or with another number of cores allowed); export it there",
+            state.device
+        );
+    }
+    let mut kernels = Vec::new();
+    for target in &state.targets {
+        if let Some(chosen) = chosen(args, &archive, &state, target)? {
+            kernels.push(chosen);
+        }
+    }
+    if kernels.is_empty() {
+        bail!(
+            "run {run} has no kernel that is faster than what torch.compile runs there now; --all exports those that are right all the same"
+        );
+    }
+    let flags = cpu_flags();
+    let folder = std::path::absolute(&args.output)?;
+    let wanted = Wanted {
+        folder: &folder,
+        run: &run,
+        compiled,
+        device_key: &state.device_key,
+        judge: &state.judge,
+        facts: &cpu.facts,
+        cpu_flags: &flags,
+        kernels,
+    };
+    let plans = export::package(&wanted, &Compiler::new(&cache_dir())?)?;
+    let mut lines =
+        vec![format!("wrote {} ({} kernels, version {})", args.output.display(), plans.kernels.len(), plans.version)];
+    for plan in &plans.kernels {
+        let against = plan.against.as_deref().unwrap_or("its first version");
+        lines.push(format!("  {}  {:.2}x {against}", plan.name, plan.speedup));
+    }
+    lines.extend(
+        state.targets.iter().filter(|it| !plans.kernels.iter().any(|plan| plan.name == it.op)).filter_map(left_out),
+    );
+    let name = &plans.name;
+    lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model)"));
+    let model = workspace.root().join(&state.model);
+    let model = model.canonicalize().unwrap_or(model);
+    lines.push(format!("measure it   warpsmith verify {} --model {}", args.output.display(), model.display()));
+    super::say(&lines.join("\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Why a target that was judged is not in the package.
+fn left_out(target: &TargetState) -> Option<String> {
+    target.start_us?;
+    let against = target.against.as_deref().unwrap_or("its first version");
+    Some(format!("  {} is left out: {:.2}x {against}", target.op, target.vs_user()))
+}
+
+/// The kernel of a target as it goes into the package, where it does.
+fn chosen<'a>(
+    args: &Args,
+    archive: &Archive,
+    state: &'a RunState,
+    target: &TargetState,
+) -> anyhow::Result<Option<Chosen<'a>>> {
+    let judged = target.start_us.is_some();
+    if !judged || !(args.all || target.vs_user() > 1.0) {
+        return Ok(None);
+    }
+    let region = pytorch::of_run(state)?.region(&target.op);
+    let (Some(region), Some(operation)) = (region, target.source.clone()) else { return Ok(None) };
+    let text = archive.tip_text(&state.run, &target.file)?.unwrap_or_else(|| target.start_text.clone());
+    let Some((entry, evaluation)) = verdict_on(archive, state, target, &text)? else {
+        bail!("the journal of run {} has no verdict on {} as it stands on its branch", state.run, target.file);
+    };
+    Ok(Some(Chosen {
+        region,
+        operation,
+        text,
+        target: target.shapes.clone(),
+        evaluation,
+        speedup: target.vs_user(),
+        commit: entry.kept.then_some(entry.commit),
+    }))
+}
+
+/// The experiment in which this very text was accepted, and what the judge said.
+fn verdict_on(
+    archive: &Archive,
+    state: &RunState,
+    target: &TargetState,
+    text: &str,
+) -> anyhow::Result<Option<(JournalEntry, Evaluation)>> {
+    for entry in archive.entries(&state.run, Order::NewestFirst)? {
+        let entry = entry?;
+        if entry.path != target.file || archive.text(&entry.commit, &target.file)?.as_deref() != Some(text) {
+            continue;
+        }
+        let evaluation: Evaluation = serde_json::from_value(entry.evaluation.clone())?;
+        if matches!(evaluation.verdict, Verdict::Base | Verdict::Keep { .. }) {
+            return Ok(Some((entry, evaluation)));
+        }
+    }
+    Ok(None)
+}
+
+/// Judge every kernel of a package again, on this machine, and say where it differs from its receipts.
+///
+/// The exit code is 1 where a kernel is not right here, or its files are not those that were judged.
+#[derive(Debug, clap::Args)]
+pub(super) struct RecheckArgs {
+    /// The package's folder
+    #[arg(value_name = "PACKAGE")]
+    package: PathBuf,
+    #[command(flatten)]
+    worker: WorkerArgs,
+    /// Seed of inputs and orders (drawn where not given)
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+pub(super) fn recheck(args: RecheckArgs) -> anyhow::Result<ExitCode> {
+    session::block_on(judge_again(args))
+}
+
+async fn judge_again(args: RecheckArgs) -> anyhow::Result<ExitCode> {
+    let plans = export::plans(&args.package)?;
+    let receipts = export::receipts(&args.package)?;
+    if receipts.len() != plans.kernels.len() {
+        bail!("{} has {} kernels and {} receipts", args.package.display(), plans.kernels.len(), receipts.len());
+    }
+    let settings = Workspace::find(&args.package)?.map_or_else(Settings::default, |it| it.settings().clone());
+    let starter = args.worker.starter(&settings.run)?;
+    let on = device::named(BackendName::Cpu, DeviceArgs::default(), settings.device, &starter)?;
+    let cancel = session::interruptible();
+    let mut worker = starter.start(on, Opening::Now).await?;
+    let mut wrong = 0;
+    for (plan, receipt) in plans.kernels.iter().zip(&receipts) {
+        let altered = export::altered(&args.package, plan, receipt);
+        let task = EvaluationTask {
+            op: receipt.operation.clone(),
+            candidate: receipt.kernel.clone(),
+            incumbent: None,
+            baseline: None,
+            target: receipt.target.clone(),
+            seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
+            precision: None,
+            look: true,
+            examination_s: 0.0,
+            branch_over_best: None,
+        };
+        let watch = super::spinner::Spinner::new(false);
+        let ask = Ask::Evaluate(Box::new(task));
+        let now: Evaluation = worker.ask(ask, &mut |progress: Progress| watch.show(&progress), &cancel).await?;
+        drop(watch);
+        wrong += u32::from(!altered.is_empty() || !bench::is_correct(&now.verdict));
+        super::say(&again(&plan.name, receipt, &now, &worker.device().key));
+        altered.iter().for_each(|what| super::say(&format!("  {what}")));
+    }
+    Ok(ExitCode::from(u8::from(wrong > 0)))
+}
+
+/// A kernel's verdict here beside that of its receipt.
+fn again(name: &str, receipt: &Receipt, now: &Evaluation, device_key: &str) -> String {
+    let word = match bench::is_correct(&now.verdict) {
+        true => "correct again".to_owned(),
+        false => format!("NOT CORRECT HERE: {}", crate::engine::one_line(now.verdict.why())),
+    };
+    let us = |it: &Evaluation| it.timing.as_ref().map(|timing| timing.latency_us);
+    let times = match (us(&receipt.evaluation), us(now)) {
+        (Some(then), Some(now)) => format!("; {then:.1} us then, {now:.1} us now"),
+        _ => String::new(),
+    };
+    let beaten = now.vs_user.map_or(String::new(), |ratio| {
+        let then = receipt.evaluation.vs_user.map_or(String::new(), |then| format!(", {then:.2}x then"));
+        format!("; {ratio:.2}x {}{then}", now.against.as_deref().unwrap_or("what you have"))
+    });
+    let other =
+        if receipt.device_key == device_key { String::new() } else { format!("; judged then on {}", receipt.device) };
+    format!("{name}: {word}{times}{beaten}{other}")
+}

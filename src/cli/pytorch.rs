@@ -1,0 +1,184 @@
+//! PyTorch models: directories with a `model.py`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::options::PythonArgs;
+use super::problem::{self, told};
+use crate::device::detect_cpu;
+use crate::engine::RunState;
+use crate::kernel::{KernelFile, kernel_file};
+use crate::op::{Dtype, OpSource};
+use crate::profile::Compiled;
+use crate::torch::Python;
+use crate::torch::model::{Captured, MODEL_FILE, Request, capture, is_model as has_model, torch_name};
+use crate::workspace::{BackendName, Workspace};
+
+use super::device::Device;
+
+/// Whether a path is a directory with a `model.py`; where it has a `config.json` as well, that is the model.
+pub(super) fn is_model(path: &Path) -> bool {
+    has_model(path) && !path.join("config.json").is_file()
+}
+
+/// How a PyTorch model is looked at.
+#[derive(Debug, Clone)]
+pub(super) struct Look<'a> {
+    pub(super) folder: &'a Path,
+    /// As it is shown.
+    pub(super) name: String,
+    pub(super) python: &'a PythonArgs,
+    pub(super) device: Device,
+    pub(super) dtype: Option<Dtype>,
+    pub(super) seed: u64,
+    pub(super) max_autotune: bool,
+    /// Seconds that each way of running the whole is timed.
+    pub(super) seconds: f64,
+}
+
+/// PyTorch's name of a device.
+pub(super) fn torch_device(device: Device) -> anyhow::Result<String> {
+    match device {
+        Device::Cpu => Ok("cpu".into()),
+        Device::Cuda(number) => Ok(format!("cuda:{number}")),
+        Device::Theirs => {
+            bail!("a PyTorch model is taken apart on this machine; leave --worker out, or name --backend")
+        }
+    }
+}
+
+/// Takes the model apart; `tell` hears what is being done.
+pub(super) fn look(wanted: &Look<'_>, tell: &mut dyn FnMut(&str)) -> anyhow::Result<Compiled> {
+    let folder = wanted.folder.canonicalize().with_context(|| wanted.folder.display().to_string())?;
+    let torch_device = torch_device(wanted.device)?;
+    let request = Request {
+        folder: &folder,
+        device: &torch_device,
+        dtype: wanted.dtype.map(torch_name),
+        seed: wanted.seed % (1 << 31),
+        seconds: wanted.seconds,
+        threads: threads(),
+        max_autotune: wanted.max_autotune,
+    };
+    let python = Python::chosen(wanted.python.python.as_deref());
+    let captured: Captured = capture(&python, &request, tell).map_err(told)?;
+    let device = match wanted.device {
+        Device::Cuda(_) => captured.device_name.clone(),
+        Device::Cpu | Device::Theirs => detect_cpu().name,
+    };
+    Ok(Compiled { model: wanted.name.clone(), device, torch_device, captured })
+}
+
+/// Threads for PyTorch: one for each core that this process may use.
+pub(super) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Kernel files that the user has: by operation, each file's text.
+///
+/// # Errors
+/// A folder that cannot be read, or a file that is no kernel file.
+pub(super) fn kernels_in(folder: &Path, backend: BackendName) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut found: BTreeMap<String, (PathBuf, String)> = BTreeMap::new();
+    let wanted: &[&str] = match backend {
+        BackendName::Cpu => &["c"],
+        BackendName::Cuda => &["cu"],
+    };
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .with_context(|| format!("--kernels {}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().and_then(|it| it.to_str()).is_some_and(|it| wanted.contains(&it)))
+        .collect();
+    files.sort();
+    for path in files {
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let op = KernelFile::parse(&text).with_context(|| path.display().to_string())?.front.op;
+        if let Some((other, _)) = found.get(&op) {
+            bail!("{} and {} are both for {op}; one of them is to go", other.display(), path.display());
+        }
+        found.insert(op, (path, text));
+    }
+    Ok(found.into_iter().map(|(op, (_, text))| (op, text)).collect())
+}
+
+/// Says which of the user's kernels are for no region of the model: most likely it was changed, or PyTorch was.
+pub(super) fn strangers(kernels: &BTreeMap<String, String>, compiled: &Compiled) -> Vec<String> {
+    let strange = kernels.keys().filter(|op| compiled.region(op).is_none());
+    strange.map(|op| format!("note: no region of this model is called {op}; its kernel is left alone")).collect()
+}
+
+/// Writes each region that can be a target into a folder of its own: its operation, its text in PyTorch, and an empty kernel.
+///
+/// How many were written.
+pub(super) fn write_regions(folder: &Path, compiled: &Compiled) -> anyhow::Result<usize> {
+    let mut written = 0;
+    for region in &compiled.captured.regions {
+        let Ok(source) = region.operation() else { continue };
+        let place = folder.join(&region.name);
+        std::fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+        for (name, text) in files_of(&source, region.element(), compiled.torch_device == "cpu")? {
+            let path = place.join(name);
+            // A kernel that is being written there is not touched.
+            if path.extension().is_some_and(|it| it == "c") && path.exists() {
+                continue;
+            }
+            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        }
+        let occurrences = serde_json::json!({
+            "key": region.key, "family": region.family, "kind": region.kind, "calls": region.calls, "modules": region.modules,
+            "lines": region.lines, "inputs": region.inputs, "outputs": region.outputs, "us": region.us,
+        });
+        let path = place.join("region.json");
+        std::fs::write(&path, format!("{:#}\n", occurrences)).with_context(|| path.display().to_string())?;
+        written += 1;
+    }
+    Ok(written)
+}
+
+fn files_of(source: &OpSource, dtype: Option<Dtype>, processor: bool) -> anyhow::Result<Vec<(String, String)>> {
+    let name = &source.name;
+    let mut files = vec![(format!("{name}.toml"), source.toml.clone()), (format!("{name}.py"), source.python.clone())];
+    if processor {
+        let dtype = dtype.unwrap_or(Dtype::F32);
+        files.push((format!("{name}.c"), problem::skeleton_in(&source.operation()?, dtype)));
+    }
+    Ok(files)
+}
+
+/// The kernel of a region: the user's own, else the workspace's.
+pub(super) fn kernel(
+    own: &BTreeMap<String, String>,
+    workspace: &Workspace,
+    backend: BackendName,
+    op: &str,
+) -> Option<(String, String)> {
+    let file = kernel_file(op, backend.name());
+    match own.get(op) {
+        Some(text) => Some((file, text.clone())),
+        None => workspace.file(&file).ok().map(|found| (file, found.text)),
+    }
+}
+
+/// Refuses what says something about models with a `config.json` alone.
+pub(super) fn check_pass(option: Option<&str>, folder: &Path) -> anyhow::Result<()> {
+    match option {
+        Some(option) => bail!(
+            "{option} is for models with a config.json; what {} runs is said by its get_inputs()",
+            folder.join(MODEL_FILE).display()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The PyTorch model that a run was on.
+pub(super) fn of_run(state: &RunState) -> anyhow::Result<&Compiled> {
+    state.workload.compiled().with_context(|| {
+        format!(
+            "run {} was on {}, and only runs on PyTorch models (directories with a model.py) can be exported; `warpsmith apply` brings \
+             its kernels into your branch",
+            state.run, state.model
+        )
+    })
+}

@@ -1,0 +1,70 @@
+//! `warpsmith verify PACKAGE --model DIR`: an exported package in the model that it was made for.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use super::options::PythonArgs;
+use super::problem::told;
+use super::pytorch;
+use crate::export::{self, Asked};
+use crate::op::Dtype;
+use crate::torch::Python;
+use crate::torch::model::torch_name;
+
+/// Seconds that each way is timed in a session, and inputs on which results are compared.
+const SECONDS: f64 = 1.0;
+const DRAWS: u32 = 3;
+
+/// What was asked on the command line.
+pub(super) struct Wanted<'a> {
+    pub(super) package: &'a Path,
+    pub(super) model: Option<&'a Path>,
+    pub(super) python: &'a PythonArgs,
+    pub(super) dtype: Option<Dtype>,
+    pub(super) max_autotune: bool,
+    /// How often each way is compiled and timed anew.
+    pub(super) sessions: u32,
+    pub(super) json: bool,
+}
+
+pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
+    let plans = export::plans(wanted.package)?;
+    let Some(model) = wanted.model else {
+        bail!(
+            "{0} is a package; `warpsmith verify {0} --model MODEL_DIR` names the model to try it in",
+            wanted.package.display()
+        );
+    };
+    if !pytorch::is_model(model) {
+        bail!("{} is no PyTorch model: a directory with a model.py", model.display());
+    }
+    let full = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let (package, folder) = (full(wanted.package)?, full(model)?);
+    let asked = Asked {
+        package: &package,
+        folder: &folder,
+        device: "cpu",
+        dtype: wanted.dtype.map(torch_name),
+        seed: crate::rng::secret_seed() % (1 << 31),
+        draws: DRAWS,
+        sessions: wanted.sessions,
+        seconds: SECONDS,
+        threads: pytorch::threads(),
+        max_autotune: wanted.max_autotune,
+    };
+    let python = Python::chosen(wanted.python.python.as_deref());
+    let mut tell = |doing: &str| {
+        if !wanted.json {
+            super::warn(doing);
+        }
+    };
+    let verified = export::verify(&python, &asked, &mut tell).map_err(told)?;
+    let heading = format!("{} {} in {}", plans.name, plans.version, model.display());
+    super::say(&match wanted.json {
+        true => serde_json::to_string_pretty(&verified)?,
+        false => format!("{heading}\n{}", verified.text()),
+    });
+    Ok(ExitCode::from(u8::from(!verified.wrong().is_empty())))
+}

@@ -1,0 +1,45 @@
+//! A package in a page.
+
+use super::{Plans, Wanted};
+
+/// `CARD.md`.
+pub(super) fn card(plans: &Plans, wanted: &Wanted<'_>) -> String {
+    let it = &wanted.compiled.captured;
+    let mut text = format!(
+        "# {name}\n\nKernels for {model}, judged one by one against PyTorch in double precision by Warpsmith (run {run}) on {device}.\n\n\
+         ```python\nimport {name}\n\n{name}.enable()               # torch.compile places them from now on\nmodel = torch.compile(model)\n\n\
+         model = {name}.patch(model)     # or without torch.compile; {name}.unpatch(model) takes it back\n{name}.disable()              # everything as it was\n```\n\n\
+         Needs torch (made with {torch}) and nothing else. What was not judged (another shape, type, stride or device, anything that requires\n\
+         gradients) is computed the original way, and that is said once. `{name}.status()` tells what was placed and called.\n\n\
+         | kernel | of | from | is | against | in a pass |\n|---|---|---|---|---|---|\n",
+        name = plans.name,
+        model = wanted.compiled.model,
+        run = wanted.run,
+        device = plans.device,
+        torch = plans.torch,
+    );
+    for (plan, chosen) in plans.kernels.iter().zip(&wanted.kernels) {
+        let region = chosen.region;
+        text += &format!(
+            "| {} | {} | {} | {:.2}x | {} | {} |\n",
+            plan.name,
+            region.operators.join(", "),
+            region.modules.first().map_or("the model", String::as_str),
+            plan.speedup,
+            plan.against.as_deref().unwrap_or("its first version"),
+            region.calls
+        );
+    }
+    text += &format!(
+        "\nBefore, on {} with {} threads of PyTorch {}: a pass took {:.3} ms eagerly and {:.3} ms compiled. What it takes with the kernels:\n\
+         `warpsmith verify {} --model MODEL_DIR` measures it on your machine. `warpsmith recheck {}` judges every kernel again.\n",
+        plans.device,
+        it.threads,
+        it.torch,
+        it.eager_us / 1e3,
+        it.compiled_us / 1e3,
+        plans.name,
+        plans.name
+    );
+    text
+}

@@ -1,0 +1,255 @@
+"""Puts kernels in the place of the regions that they were judged for."""
+
+import operator
+import sys
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from . import regions
+from .launch import threads
+from .operators import LOADED, UNUSABLE, operator_of
+from .plans import FAMILIES, KERNELS, NAME, TORCH, VERSION
+
+_before = None
+_said = set()
+_placed = {}
+_graphs = 0
+
+
+def say(text):
+    """To standard error, once."""
+    if text not in _said:
+        _said.add(text)
+        print(f"{NAME}: {text}", file=sys.stderr, flush=True)
+
+
+def training():
+    """Whether the graph at hand is one of training: what it saves for the way back was never judged."""
+    try:
+        context = torch._guards.TracingContext.try_get()
+        return bool(context.fw_metadata.is_train) if context is not None and context.fw_metadata is not None else False
+    except AttributeError:
+        return True
+
+
+class Pass(CustomGraphPass):
+    """After Inductor's own patterns, before it writes code."""
+
+    def __call__(self, graph):
+        place(graph)
+
+    def uuid(self):
+        return ["warpsmith", NAME, VERSION, *sorted(LOADED)]
+
+
+def place(graph):
+    """Replaces what is known; leaves a graph untouched of which nothing is."""
+    global _graphs
+    _graphs += 1
+    if training():
+        say("a graph for training is left as it is: the kernels were judged without gradients")
+        return 0
+    gm = graph.owning_module
+    if any(isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)) for node in graph.nodes if node.op == "placeholder"):
+        say("a graph with dynamic shapes is left as it is; torch.compile(..., dynamic=False) keeps a graph for each shape")
+        return 0
+    # First on a copy: where nothing is placed nothing is changed.
+    if not chosen(copied(gm)):
+        others = {region.family for region in all_regions(copied(gm))} & FAMILIES
+        if others:
+            say(f"a graph has {len(others)} of the {len(KERNELS)} computations at shapes, strides or types that were not judged; it stays as it is")
+        return 0
+    found = chosen(gm)
+    for region in found:
+        replace(graph, region)
+    names = {}
+    for region in found:
+        name = LOADED[region.key_].name
+        names[name] = names.get(name, 0) + 1
+        _placed[name] = _placed.get(name, 0) + 1
+    left = sorted(kernel.name for kernel in LOADED.values() if kernel.name not in names)
+    text = f"{len(names)} of {len(KERNELS)} kernels are in this graph, in {len(found)} places"
+    say(text + (f"; not in it: {', '.join(left)}" if left else ""))
+    return len(found)
+
+
+def copied(gm):
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return torch.fx.GraphModule(gm, graph)
+
+
+def all_regions(gm):
+    fusible, calls, pairs = regions.cut(gm)
+    return [*pairs, *fusible, *calls]
+
+
+def chosen(gm):
+    """Regions with a kernel; the larger ones first, and none that share a node."""
+    taken, found = set(), []
+    for region in all_regions(gm):
+        if not regions.is_static(region) or taken & set(region.nodes):
+            continue
+        region.key_ = region.key
+        if region.key_ in LOADED:
+            taken |= set(region.nodes)
+            found.append(region)
+    return found
+
+
+def replace(graph, region):
+    """One call for the nodes of a region, with everything about it that Inductor asks for."""
+    # What stood before it may have been replaced meanwhile.
+    inside, inputs = set(region.nodes), []
+    for node in region.nodes:
+        for one in node.all_input_nodes:
+            if one not in inside and one not in inputs:
+                inputs.append(one)
+    values = [node.meta["val"] for node in region.outputs]
+    last = region.nodes[-1]
+    with graph.inserting_after(last):
+        call = graph.call_function(operator_of(region.key_), tuple(inputs))
+    single = len(values) == 1
+    call.meta["val"] = values[0] if single else tuple(values)
+    # Without these Inductor gives inputs any strides it likes, and a kernel would read them wrongly.
+    call.meta["eager_input_vals"] = (tuple(one.meta["val"] for one in inputs), {})
+    for key in ("stack_trace", "nn_module_stack"):
+        if key in last.meta:
+            call.meta[key] = last.meta[key]
+    results, at = [], call
+    for index, value in enumerate(values):
+        if single:
+            results.append(call)
+            break
+        with graph.inserting_after(at):
+            at = graph.call_function(operator.getitem, (call, index))
+        at.meta["val"] = value
+        results.append(at)
+    for node, result in zip(region.outputs, results):
+        node.replace_all_uses_with(result)
+    for node in reversed(region.nodes):
+        graph.erase_node(node)
+    in_order(graph)
+
+
+def in_order(graph):
+    """Every node behind what it reads, as Inductor does again later."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    stable_topological_sort(graph)
+
+
+def enable():
+    """Has torch.compile place the kernels from now on. What was compiled before is compiled again when it is called next: torch.compile
+    would else use it for the same model."""
+    global _before
+    from torch._inductor import config
+
+    if _before is not None:
+        return
+    if config.post_grad_custom_post_pass is not None:
+        raise RuntimeError(f"{NAME}: another pass is set in torch._inductor.config.post_grad_custom_post_pass already; disable that first")
+    for name, why in UNUSABLE.items():
+        say(f"{name} is left out: {why}")
+    if torch.__version__ != TORCH:
+        say(f"exported with PyTorch {TORCH}, and this is {torch.__version__}: regions may be cut differently; what is placed is said with every graph")
+    threads()
+    dynamo = torch._dynamo.config
+    _before = (dynamo.automatic_dynamic_shapes, config.shape_padding)
+    # A second shape would else make one dynamic graph for both, in which no kernel has a place.
+    dynamo.automatic_dynamic_shapes = False
+    # Pads products after a measurement: the graph would differ from run to run.
+    config.shape_padding = False
+    config.post_grad_custom_post_pass = Pass()
+    torch._dynamo.reset()
+
+
+def disable():
+    """Everything as it was before `enable()`; graphs compiled meanwhile are dropped."""
+    global _before
+    from torch._inductor import config
+
+    if _before is None:
+        return
+    torch._dynamo.config.automatic_dynamic_shapes, config.shape_padding = _before
+    config.post_grad_custom_post_pass = None
+    _before = None
+    torch._dynamo.reset()
+
+
+def is_enabled():
+    return _before is not None
+
+
+def patch(model):
+    """The model with the kernels in it and without torch.compile: its graphs are run by PyTorch operator by operator, those with a
+    kernel's place in them as Inductor would cut them, all others as they were written."""
+    if hasattr(model, "_warpsmith_forward"):
+        return model
+    threads()
+    original = model.forward
+    compiled = torch.compile(original, backend=backend, dynamic=False)
+
+    def forward(*arguments, **named):
+        if torch.is_grad_enabled() and (any(one.requires_grad for one in model.parameters()) or any_grad(arguments) or any_grad(named)):
+            say("patched models take the original way where gradients are wanted; torch.no_grad() or torch.inference_mode() avoids that")
+            return original(*arguments, **named)
+        return compiled(*arguments, **named)
+
+    model._warpsmith_forward = original
+    model.forward = forward
+    return model
+
+
+def any_grad(arguments):
+    from torch.utils._pytree import tree_leaves
+
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in tree_leaves(arguments))
+
+
+def unpatch(model):
+    """Takes `patch` back."""
+    if hasattr(model, "_warpsmith_forward"):
+        del model.forward
+        del model._warpsmith_forward
+    return model
+
+
+def backend(gm, inputs):
+    """A backend of torch.compile that generates no code."""
+    from torch._inductor import compile_fx, config
+    from torch._inductor.virtualized import V
+
+    placed = []
+
+    def inner(lowered, values, **options):
+        compile_fx.view_to_reshape(lowered)
+        with torch.no_grad():
+            mode = compile_fx.fake_tensor_prop(lowered, values)
+        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph)), shape_padding=False):
+            compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
+        lowered.recompile()
+
+        def run(given):
+            mine = list(given)
+            given.clear()
+            return lowered(*mine)
+
+        run._boxed_call = True
+        return run
+
+    with config.patch(fx_graph_cache=False):
+        ready = compile_fx.compile_fx(gm, inputs, inner_compile=inner)
+    return ready if any(placed) else gm.forward
+
+
+def status():
+    """What was placed (in graphs that were compiled in this process), how often each kernel was called, and what cannot be used."""
+    return {
+        "enabled": is_enabled(),
+        "graphs": _graphs,
+        "placed": dict(_placed),
+        "called": {kernel.name: kernel.calls for kernel in LOADED.values()},
+        "unusable": dict(UNUSABLE),
+    }

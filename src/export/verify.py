@@ -1,0 +1,237 @@
+"""A package against the model it was made for, in a process that knows nothing else: same results? how fast?
+
+Reads a request from standard input and writes its answer, JSON both, to the file that the request names. The text of `load.py` stands
+before this one.
+"""
+
+import ctypes
+import importlib.util
+import json
+import signal
+import warnings
+
+# A result may be off from double precision by so many times what PyTorch's own is, and by so many units of roundoff more.
+TIMES, UNITS = 4.0, 32.0
+ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
+
+
+def tell(what):
+    print(f"@{what}", file=sys.stderr, flush=True)
+
+
+def package_of(folder):
+    """The package in a folder, imported as a user would: by its name, with nothing compiled."""
+    name = os.path.basename(os.path.normpath(folder))
+    spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def off(given, wanted):
+    """rms(given - wanted) / rms(wanted), over what is finite in `wanted`; whether the rest is where it should be."""
+    given, wanted = given.to(torch.float64), wanted.to(torch.float64)
+    finite = wanted.isfinite()
+    same = bool((given.isfinite() == finite).all()) and bool((given.isnan() == wanted.isnan()).all())
+    difference, scale = (given - wanted)[finite], wanted[finite]
+    size = float(scale.pow(2).mean().sqrt()) if scale.numel() else 0.0
+    error = float(difference.pow(2).mean().sqrt()) if scale.numel() else 0.0
+    return (error / size if size > 0 else (0.0 if error == 0 else float("inf"))), same
+
+
+def exact(model, arguments):
+    """The same in double precision, where the model can do that."""
+    import copy
+
+    wide = [one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in arguments]
+    try:
+        with torch.no_grad():
+            made = tensors_of(copy.deepcopy(model).double()(*wide))
+        if any(one.is_floating_point() and one.dtype != torch.float64 for one in made):
+            return None
+        return made
+    except Exception:
+        return None
+
+
+def compare(name, ours, eager, right):
+    """Each result that is floating-point on its own scale; others must be equal."""
+    found = []
+    for at, (own, theirs) in enumerate(zip(ours, eager)):
+        if own.shape != theirs.shape or own.dtype != theirs.dtype:
+            found.append({"way": name, "output": at, "error": None, "limit": None, "wrong": f"{own.dtype} {list(own.shape)} instead of {theirs.dtype} {list(theirs.shape)}"})
+            continue
+        if not own.is_floating_point():
+            share = float((own != theirs).double().mean()) if own.numel() else 0.0
+            found.append({"way": name, "output": at, "error": share, "limit": 0.0, "wrong": f"{share:.1%} of its integers differ" if share else None})
+            continue
+        reference = right[at] if right is not None else theirs
+        base = off(theirs, reference)[0] if right is not None else 0.0
+        limit = TIMES * base + UNITS * ROUNDOFF[own.dtype]
+        error, same = off(own, reference)
+        wrong = None
+        if not same:
+            wrong = "NaN or infinity where the original has none, or the other way round"
+        elif not error <= limit:
+            wrong = f"off by {error:.2e}, and {limit:.2e} is allowed"
+        found.append({"way": name, "output": at, "error": error, "limit": limit, "wrong": wrong})
+    return found
+
+
+def with_nan(model, arguments):
+    """One NaN in the first floating-point input; in the first parameter where there is none."""
+    changed = [one.clone() if isinstance(one, torch.Tensor) else one for one in arguments]
+    for one in changed:
+        if isinstance(one, torch.Tensor) and one.is_floating_point() and one.numel():
+            one.view(-1)[one.numel() // 3] = float("nan")
+            return changed, "an input", lambda: None
+    for name, one in model.named_parameters():
+        if one.is_floating_point() and one.dim() == 1 and one.numel():
+            at = one.numel() // 3
+            kept = one.data[at].clone()
+            one.data[at] = float("nan")
+
+            def back():
+                one.data[at] = kept
+
+            return changed, f"the parameter {name}", back
+    return None, "", lambda: None
+
+
+def nan_places(results):
+    return [one.isnan() if one.is_floating_point() else None for one in results]
+
+
+def check_nan(name, call, model, arguments):
+    changed, where, back = with_nan(model, arguments)
+    if changed is None:
+        return {"way": name, "where": "", "wrong": None}
+    with torch.no_grad():
+        wanted = nan_places(tensors_of(model(*changed)))
+        given = nan_places(tensors_of(call(*changed)))
+    back()
+    same = all(one is None or bool((one == other).all()) for one, other in zip(given, wanted))
+    return {"way": name, "where": where, "wrong": None if same else f"a NaN in {where} does not end where the original's does"}
+
+
+def verify(request):
+    device, seconds = request["device"], request["seconds"]
+    torch.set_num_threads(request["threads"])
+    model, draw = load(request["folder"], device, request["dtype"], request["seed"])
+    draws = [draw(request["seed"] + at) for at in range(request["draws"])]
+    with torch.no_grad():
+        eager = [tensors_of(model(*arguments)) for arguments in draws]
+    right = [exact(model, arguments) for arguments in draws]
+    tell("importing the package")
+    package = package_of(request["package"])
+    answer = {
+        "reference": "double precision" if right[0] is not None else "the original, eagerly (the model cannot be run in double precision)",
+        "outputs": [],
+        "nan": [],
+        "unusable": package.status()["unusable"],
+        "kernels": len(package.KERNELS),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "notes": [],
+    }
+
+    def judged(name, call):
+        for arguments, theirs, wide in zip(draws, eager, right):
+            with torch.no_grad():
+                answer["outputs"] += compare(name, tensors_of(call(*arguments)), theirs, wide)
+        answer["nan"].append(check_nan(name, call, model, draws[0]))
+
+    sessions = {"eager": [], "compiled": [], "patched": [], "patched and compiled": []}
+    if request["max_autotune"]:
+        sessions["max-autotune"] = []
+
+    def timed(name, call):
+        with torch.no_grad():
+            sessions[name].append(quartile(clock(lambda: call(*draws[0]), device, seconds)))
+
+    called = {}
+
+    def counted(name, call):
+        before = dict(package.status()["called"])
+        judged(name, call)
+        after = package.status()["called"]
+        called[name] = {kernel: after[kernel] - before[kernel] for kernel in after}
+
+    for session in range(request["sessions"]):
+        first = session == 0
+        tell(f"session {session + 1} of {request['sessions']}: as it was")
+        torch._dynamo.reset()
+        timed("eager", model)
+        compiled = torch.compile(model, dynamic=False)
+        if first:
+            judged("compiled", compiled)
+        timed("compiled", compiled)
+        if "max-autotune" in sessions:
+            tell("max-autotune")
+            torch._dynamo.reset()
+            try:
+                timed("max-autotune", torch.compile(model, dynamic=False, mode="max-autotune"))
+            except Exception as error:
+                answer["notes"].append(f"max-autotune failed: {type(error).__name__}")
+                del sessions["max-autotune"]
+        tell(f"session {session + 1} of {request['sessions']}: with the kernels")
+        torch._dynamo.reset()
+        package.patch(model)
+        if first:
+            counted("patched", model)
+        timed("patched", model)
+        package.unpatch(model)
+        package.enable()
+        ours = torch.compile(model, dynamic=False)
+        if first:
+            counted("patched and compiled", ours)
+        timed("patched and compiled", ours)
+        if first:
+            tell("another shape")
+            answer["second_shape"] = second(package, ours, draws[0], eager[0])
+        package.disable()
+    answer["us"] = {name: times for name, times in sessions.items() if times}
+    answer["called"] = called
+    answer["places"] = package.status()["placed"]
+    return answer
+
+
+def second(package, ours, arguments, wanted):
+    """Whether, after a call with half of the first dimension, the first shape still runs on the kernels."""
+    halves = [one[: one.shape[0] // 2] if isinstance(one, torch.Tensor) and one.dim() and one.shape[0] > 1 else one for one in arguments]
+    if all(one is other for one, other in zip(halves, arguments)):
+        return None
+    try:
+        with torch.no_grad():
+            ours(*halves)
+    except Exception as error:
+        return {"tried": f"the model does not take half of its first dimension ({type(error).__name__})", "still": None}
+    before = sum(package.status()["called"].values())
+    with torch.no_grad():
+        ours(*arguments)
+    return {"tried": "half of the first dimension", "still": sum(package.status()["called"].values()) > before}
+
+
+def main():
+    request = json.loads(sys.stdin.read())
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    warnings.simplefilter("ignore")
+    try:
+        answer = verify(request)
+    except BaseException as error:
+        text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:300]
+        answer = {"error": text if isinstance(error, SystemExit) else f"{type(error).__name__}: {text}"}
+        if os.environ.get("WARPSMITH_TRACEBACK"):
+            import traceback
+
+            traceback.print_exc()
+    with open(request["answer"], "w") as file:
+        json.dump(answer, file)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+//! A PyTorch model's pass as torch.compile runs it, taken apart: what improving each region would give the *compiled* model.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::targets::LEAST_GAIN;
+use super::{MOST_OTHER, RankedTarget, account, amdahl};
+use crate::op::{Shape, TargetShape};
+use crate::torch::model::{Captured, Kind, Region};
+
+/// What is run today, and its parts. Times in µs, of one pass.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Compiled {
+    /// The model's directory, as it is shown.
+    pub model: String,
+    /// The device's name.
+    pub device: String,
+    /// PyTorch's name of the device.
+    pub torch_device: String,
+    /// Everything that was measured and found.
+    pub captured: Captured,
+}
+
+/// A row of the table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompiledRow<'a> {
+    /// What it is.
+    pub region: &'a Region,
+    /// Time of all its calls, µs; a joined one has that of its parts.
+    pub us: f64,
+    /// The same as a share of the pass, or of the sum of its parts where that is the longer.
+    pub share: f64,
+}
+
+impl Compiled {
+    /// The regions with a time of their own, the most time first: together they are the pass, but for what nobody explains.
+    #[must_use]
+    pub fn rows(&self) -> Vec<CompiledRow<'_>> {
+        self.sorted(|region| region.kind != Kind::Joined)
+    }
+
+    /// Library calls with the region behind them, each in place of two rows or more.
+    #[must_use]
+    pub fn joined(&self) -> Vec<CompiledRow<'_>> {
+        self.sorted(|region| region.kind == Kind::Joined)
+    }
+
+    fn sorted(&self, wanted: impl Fn(&Region) -> bool) -> Vec<CompiledRow<'_>> {
+        let base_us = account(self.captured.compiled_us, self.parts_us()).base_us;
+        let row = |region| {
+            let us = self.us_of(region);
+            CompiledRow { region, us, share: us / base_us }
+        };
+        let mut rows: Vec<_> = self.captured.regions.iter().filter(|region| wanted(region)).map(row).collect();
+        rows.sort_by(|a, b| b.us.total_cmp(&a.us));
+        rows
+    }
+
+    /// Time of all calls of a region in a pass, µs; 0 where it could not be timed.
+    #[must_use]
+    pub fn us_of(&self, region: &Region) -> f64 {
+        let calls = f64::from(region.calls);
+        match region.kind {
+            Kind::Joined => {
+                let parts =
+                    region.parts.iter().filter_map(|key| self.captured.regions.iter().find(|it| it.key == *key));
+                calls * parts.filter_map(|part| part.us).sum::<f64>()
+            }
+            _ => calls * region.us.unwrap_or(0.0),
+        }
+    }
+
+    /// All parts together, each timed alone, µs.
+    #[must_use]
+    pub fn parts_us(&self) -> f64 {
+        self.captured.regions.iter().filter(|region| region.kind != Kind::Joined).map(|region| self.us_of(region)).sum()
+    }
+
+    /// What the compiled pass takes beyond what the device computes, µs: launches and the host's own work. None where the pass could not be
+    /// replayed without them.
+    #[must_use]
+    pub fn gaps_us(&self) -> Option<f64> {
+        self.captured.graph_us.map(|us| (self.captured.compiled_us - us).max(0.0))
+    }
+
+    /// The region of a name.
+    #[must_use]
+    pub fn region(&self, name: &str) -> Option<&Region> {
+        self.captured.regions.iter().find(|region| region.name == name)
+    }
+
+    /// A pass with what was `gained` installed, µs.
+    #[must_use]
+    pub fn predict(&self, gained: &BTreeMap<String, f64>) -> f64 {
+        let whole_us = self.captured.compiled_us;
+        let base_us = account(whole_us, self.parts_us()).base_us;
+        let parts: Vec<(f64, f64)> = self
+            .captured
+            .regions
+            .iter()
+            .filter_map(|region| Some((self.us_of(region) / base_us, *gained.get(&region.name)?)))
+            .collect();
+        whole_us / amdahl::gain_of_parts(&parts)
+    }
+
+    /// What can be worked on, the most time first: every region that a kernel can be judged for. The ceiling is that of a kernel that
+    /// takes no time at all, since nobody has a roofline of what PyTorch computes.
+    #[must_use]
+    pub fn ranked_targets(&self, gained: &BTreeMap<String, f64>) -> Vec<RankedTarget> {
+        let base_us = account(self.captured.compiled_us, self.parts_us()).base_us;
+        let target = |row: CompiledRow<'_>| {
+            let region = row.region;
+            let dtype = region.element().filter(|_| region.why_not.is_none())?;
+            let us = row.us / gained.get(&region.name).copied().filter(|speedup| *speedup > 1.0).unwrap_or(1.0);
+            let ceiling = amdahl::gain(us / base_us, f64::INFINITY);
+            Some(RankedTarget {
+                op: region.name.clone(),
+                shapes: vec![TargetShape { shape: Shape::default(), dtype, calls: region.calls }],
+                us,
+                share: us / base_us,
+                ceiling,
+                skipped: ceiling - 1.0 < LEAST_GAIN,
+            })
+        };
+        let mut targets: Vec<_> = self.rows().into_iter().chain(self.joined()).filter_map(target).collect();
+        targets.sort_by(|a, b| b.ceiling.total_cmp(&a.ceiling));
+        targets
+    }
+
+    /// What a reader should know, a sentence each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.captured.notes.clone();
+        let gaps_us = self.gaps_us().unwrap_or(0.0);
+        if gaps_us > MOST_OTHER * self.captured.compiled_us {
+            notes.push(format!(
+                "{:.0} % of the compiled pass is launching: torch.compile(mode=\"reduce-overhead\"), a larger batch, or CUDA graphs of your own \
+                 gain more there than any kernel",
+                100.0 * gaps_us / self.captured.compiled_us
+            ));
+        }
+        let account = account(self.captured.compiled_us, self.parts_us() + gaps_us);
+        if account.other_us > MOST_OTHER * account.base_us {
+            notes.push(format!(
+                "the parts do not explain {:.0} % of the compiled pass: Python between graphs, launches, copies, or another's work on \
+                 the machine",
+                100.0 * account.other_us / account.base_us
+            ));
+        }
+        notes.extend(account.overlap_note(self.captured.regions.iter().map(|region| region.calls as usize).sum()));
+        notes
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn region(name: &str, kind: Kind, calls: u32, us: Option<f64>) -> Region {
+        Region {
+            name: name.into(),
+            kind,
+            key: format!("key of {name}"),
+            family: String::new(),
+            operators: vec!["mul".into()],
+            modules: vec!["layers.0.norm".into()],
+            lines: vec!["model.py:3: return x * w".into()],
+            why_not: None,
+            source: None,
+            described: None,
+            inputs: None,
+            outputs: None,
+            dtype: Some("float32".into()),
+            calls,
+            parts: Vec::new(),
+            us,
+        }
+    }
+
+    /// 100 µs: two calls of a norm, a product, and both joined; 20 µs nobody explains.
+    pub(crate) fn sample() -> Compiled {
+        let joined = Region {
+            parts: vec!["key of norm".into(), "key of mm".into()],
+            ..region("mm_norm", Kind::Joined, 1, None)
+        };
+        let refused =
+            Region { why_not: Some("a tensor has gaps".into()), ..region("gaps", Kind::Fusible, 1, Some(0.0)) };
+        let captured = Captured {
+            eager_us: 200.0,
+            compiled_us: 100.0,
+            autotune_us: None,
+            graph_us: None,
+            call_us: 5.0,
+            capture_s: 1.0,
+            compile_s: 10.0,
+            rounds: 50,
+            graphs: 1,
+            parameters: 1000,
+            dtype: "float32".into(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            torch: "2.11.0".into(),
+            python: "3.11".into(),
+            threads: 2,
+            device_name: String::new(),
+            notes: vec!["graph break at model.py:9".into()],
+            regions: vec![
+                region("norm", Kind::Fusible, 2, Some(15.0)),
+                region("mm", Kind::Library, 1, Some(50.0)),
+                joined,
+                refused,
+            ],
+        };
+        Compiled { model: "models/tiny".into(), device: "two cores".into(), torch_device: "cpu".into(), captured }
+    }
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn rows_are_parts_of_the_compiled_pass_and_what_is_left_is_said() {
+        let profile = sample();
+        let rows: Vec<(&str, f64)> = profile.rows().iter().map(|row| (row.region.name.as_str(), row.share)).collect();
+        assert_eq!(rows[0].0, "mm");
+        assert!(near(rows[0].1, 0.5) && near(rows[1].1, 0.3));
+        assert!(near(profile.parts_us(), 80.0));
+        assert!(profile.notes().iter().any(|note| note.contains("20 % of the compiled pass")), "{:?}", profile.notes());
+    }
+
+    #[test]
+    fn targets_are_what_a_kernel_can_be_judged_for_and_joined_ones_have_the_time_of_their_parts() {
+        let targets = sample().ranked_targets(&BTreeMap::new());
+        let names: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
+        assert_eq!(names, ["mm_norm", "mm", "norm"]);
+        assert!(near(targets[0].us, 65.0) && near(targets[2].ceiling, 1.0 / 0.7));
+        assert_eq!(targets[2].shapes[0].calls, 2);
+    }
+
+    #[test]
+    fn launches_are_a_part_of_their_own_where_the_pass_could_be_replayed() {
+        let mut profile = sample();
+        assert_eq!(profile.gaps_us(), None);
+        profile.captured.graph_us = Some(82.0);
+        assert!(near(profile.gaps_us().unwrap(), 18.0));
+        let text = profile.table();
+        assert!(text.contains("launch gaps") && text.contains("reduce-overhead"), "{text}");
+        assert!(text.contains("not explained") && text.contains("0.002"), "{text}");
+    }
+
+    #[test]
+    fn a_prediction_takes_what_is_faster_and_nothing_that_is_slower() {
+        let profile = sample();
+        let gained = |pairs: &[(&str, f64)]| {
+            profile.predict(&pairs.iter().map(|(name, k)| ((*name).to_owned(), *k)).collect::<BTreeMap<_, _>>())
+        };
+        assert!(near(gained(&[]), 100.0) && near(gained(&[("norm", 0.5)]), 100.0));
+        assert!(near(gained(&[("norm", 2.0)]), 85.0) && near(gained(&[("norm", 2.0), ("mm", 2.0)]), 60.0));
+    }
+
+    #[test]
+    fn the_table_names_every_part_and_what_it_could_give() {
+        let text = sample().table();
+        for part in [
+            "compiled 0.100 ms",
+            "eager 0.200 ms",
+            "mm",
+            "1.43x",
+            "not explained",
+            "a tensor has gaps",
+            "graph break",
+            "mm_norm",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 130), "{text}");
+    }
+}

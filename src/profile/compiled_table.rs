@@ -1,0 +1,126 @@
+//! A compiled PyTorch model's parts as text.
+
+use super::account;
+use super::amdahl::gain;
+use super::compiled::{Compiled, CompiledRow};
+
+/// What is said of a place in the source at the most.
+const PLACE: usize = 60;
+
+impl Compiled {
+    /// The passes, then a row for each part with its place in the source, then what is not explained, and notes.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let it = &self.captured;
+        let graph = it.graph_us.map_or(String::new(), |us| format!(" · as a CUDA graph {}", ms(us)));
+        let tuned = it.autotune_us.map_or(String::new(), |us| format!(" · max-autotune {}", ms(us)));
+        let mut text = format!(
+            "{} · {} weights, {} · {} · PyTorch {} ({} threads)\n\
+             one pass: eager {} · compiled {}{graph}{tuned}   ({} passes timed; graphs captured in {:.1} s, compiled in {:.0} s)\n\
+             last columns: how much faster the compiled pass gets when that row alone takes a half of its time, or none\n\n",
+            self.model,
+            count(it.parameters),
+            it.dtype,
+            self.device,
+            it.torch,
+            it.threads,
+            ms(it.eager_us),
+            ms(it.compiled_us),
+            it.rounds,
+            it.capture_s,
+            it.compile_s,
+        );
+        let rows = self.rows();
+        let width =
+            rows.iter().map(|row| row.region.name.chars().count()).max().unwrap_or(0).max("not explained".len());
+        text += &format!(
+            "  # {:<width$} {:<7} {:>5} {:>9} {:>6} {:>6} {:>6}\n",
+            "part", "kind", "calls", "ms", "share", "2x", "gone"
+        );
+        for (at, row) in rows.iter().enumerate() {
+            text += &format!("{:>3} {}\n", at + 1, line(row, width));
+            text += &places(row);
+        }
+        if let Some(us) = self.gaps_us() {
+            let share = 100.0 * us / self.captured.compiled_us.max(f64::MIN_POSITIVE);
+            text += &format!(
+                "    {:<width$} {:<7} {:>5} {:>9.3} {:>6}\n",
+                "launch gaps",
+                "",
+                "",
+                us / 1e3,
+                format!("{share:.1}%")
+            );
+        }
+        text += &self.rest(width);
+        let joined = self.joined();
+        if !joined.is_empty() {
+            text += "\nlarger parts, each in place of several rows above (`--only NAME` works on one):\n";
+            for row in &joined {
+                text += &format!("    {}\n", line(row, width));
+            }
+        }
+        let refused: Vec<_> =
+            rows.iter().chain(&joined).filter_map(|row| Some((row, row.region.why_not.as_ref()?))).collect();
+        for (row, why) in refused {
+            text += &format!("\nnot a target: {}: {why}", row.region.name);
+        }
+        for note in self.notes() {
+            text += &format!("\nnote: {note}");
+        }
+        text.trim_end().to_owned()
+    }
+
+    /// What the parts do not explain, or, with a minus, how much longer they take alone.
+    fn rest(&self, width: usize) -> String {
+        let account = account(self.captured.compiled_us, self.parts_us() + self.gaps_us().unwrap_or(0.0));
+        let (sign, us) = if account.overlap_us > 0.0 { ("-", account.overlap_us) } else { ("", account.other_us) };
+        format!(
+            "    {:<width$} {:<7} {:>5} {:>9} {:>6}\n",
+            "not explained",
+            "",
+            "",
+            format!("{sign}{:.3}", us / 1e3),
+            format!("{sign}{:.1}%", 100.0 * us / account.base_us)
+        )
+    }
+}
+
+fn line(row: &CompiledRow<'_>, width: usize) -> String {
+    let region = row.region;
+    let gains = [2.0, f64::INFINITY].map(|k| match gain(row.share, k) {
+        gain if gain > 99.0 => ">99x".to_owned(),
+        gain => format!("{gain:.2}x"),
+    });
+    format!(
+        "{:<width$} {:<7} {:>5} {:>9.3} {:>6} {:>6} {:>6}",
+        region.name,
+        region.kind.word(),
+        region.calls,
+        row.us / 1e3,
+        format!("{:.1}%", 100.0 * row.share),
+        gains[0],
+        gains[1]
+    )
+}
+
+/// Where it comes from.
+fn places(row: &CompiledRow<'_>) -> String {
+    let region = row.region;
+    let modules = match region.modules.len() {
+        0 => String::new(),
+        1..=2 => format!("{}   ", region.modules.join(", ")),
+        more => format!("{}, and {} more   ", region.modules[0], more - 1),
+    };
+    let line: String = region.lines.last().map_or(String::new(), |line| line.chars().take(PLACE).collect());
+    if modules.is_empty() && line.is_empty() { String::new() } else { format!("      {modules}{line}\n") }
+}
+
+fn ms(us: f64) -> String {
+    format!("{:.3} ms", us / 1e3)
+}
+
+fn count(elements: u64) -> String {
+    let millions = elements as f64 / 1e6;
+    if millions >= 1000.0 { format!("{:.2}G", millions / 1e3) } else { format!("{millions:.2}M") }
+}

@@ -1,0 +1,72 @@
+"""How far results are from what is right: the parts that `bound.rs` says limits of."""
+
+# Elements that are compared at a time: what this takes in doubles is little beside the results.
+AT_ONCE = 1 << 25
+
+
+def share_of(part, whole):
+    """A part of a whole where both may be zero: nothing of nothing is nothing."""
+    return torch.where(part == 0, torch.zeros_like(part), part / whole)
+
+
+def measure(y, r, form, limit=None):
+    """How far `y` is from `r`, both flat; the parts are those of `bound.rs`, which says what they are. Elements that are off by more
+    than `limit` units are counted."""
+    row, u, largest, underflow = form["row"], form["u"], form["largest"], form["underflow"]
+    rows = r.numel() // row
+    device = r.device
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    counts = torch.zeros(2, dtype=torch.int64, device=device)
+    worst, found = [], []
+    step = max(1, AT_ONCE // row)
+    for first in range(0, rows, step):
+        some = min(step, rows - first)
+        b = r[first * row : (first + some) * row].view(some, row)
+        a = y[first * row : (first + some) * row].view(some, row).to(torch.float64)
+        undefined, size = torch.isnan(b), b.abs()
+        beyond = size > 1.001 * largest
+        overflowed = torch.isinf(a) & (torch.signbit(a) == torch.signbit(b))
+        off = ~undefined & ~beyond & torch.isfinite(a)
+        alike = (undefined & torch.isnan(a)) | (overflowed & ~undefined & (size >= 0.999 * largest))
+        misplaced = ~(off | alike)
+        b = torch.where(off, b, 0.0)
+        d = torch.where(off, a, 0.0) - b
+        d = torch.sign(d) * (d.abs() - underflow).clamp_(min=0.0)
+        errors, values, finite = (d * d).sum(1), (b * b).sum(1), off.sum(1)
+        sums += torch.stack([errors.sum(), values.sum(), (d * b).sum()])
+        rms = torch.where(finite > 0, (values / finite).sqrt(), 0.0)
+        each = share_of(d.abs(), b.abs() + rms.unsqueeze(1))
+        counts[0] += misplaced.sum()
+        if limit is not None:
+            counts[1] += (misplaced | (off & ~(each / u <= limit))).sum()
+        most = torch.where(torch.isfinite(each), each, 0.0).amax()
+        each = torch.where(misplaced, torch.inf, each).view(-1)
+        place = each.argmax()
+        worst.append(torch.stack([each[place], (place + first * row).to(torch.float64), share_of(errors, values).amax(), most]))
+        del a, b, d, off, alike, misplaced, beyond, overflowed, undefined, size, each
+    if not worst:
+        return {"parts": bits([0.0, 0.0, 0.0, 0.0]), "rms": bits([0.0]), "at": 0, "misplaced": 0, "outside": 0, "values": bits([0.0, 0.0])}
+    worst = torch.stack(worst).cpu()
+    (errors, values, along), (misplaced, outside) = sums.tolist(), counts.tolist()
+    share = lambda part, whole: 0.0 if part == 0.0 else part / whole if whole != 0.0 else float("inf")
+    relative = share(errors, values) ** 0.5
+    at = int(worst[worst[:, 0].argmax(), 1])
+    element = float(worst[:, 3].max()) / u
+    if misplaced == 0 and float(worst[:, 0].max()) == float("inf"):
+        element = float("inf")
+    parts = [relative / u, float(worst[:, 2].max()) ** 0.5 / u, element, share(abs(along), values) / u]
+    here = [float(y[at].to(torch.float64)), float(r[at])]
+    return {"parts": bits(parts), "rms": bits([relative]), "at": at, "misplaced": misplaced, "outside": outside, "values": bits(here)}
+
+
+def bits(numbers):
+    """Doubles as JSON has them all: NaN and infinity too."""
+    return [struct.unpack("<Q", struct.pack("<d", number))[0] for number in numbers]
+
+
+def all_finite(one):
+    if one is None or not one.is_floating_point():
+        return True
+    return all(bool(torch.isfinite(part).all()) for part in one.reshape(-1).split(AT_ONCE))
+
+

@@ -1,0 +1,447 @@
+"""Profiles a model as torch.compile runs it: the whole pass, and every region of its post-grad graphs by itself.
+
+Reads a request from standard input and writes its answer, JSON both, to the file that the request names.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+
+
+class Captured:
+    """One graph, with the values that its nodes had in one pass."""
+
+    def __init__(self, gm):
+        self.gm = gm
+        self.seen = {}
+        self.roots = {}
+
+
+def copied(gm):
+    """The graph as it is now, apart from the one that will change."""
+    graph = torch.fx.Graph()
+    known = {}
+    given = graph.graph_copy(gm.graph, known)
+    graph.output(given)
+    last = next(node for node in graph.nodes if node.op == "output")
+    last.meta = dict(next(node for node in gm.graph.nodes if node.op == "output").meta)
+    return torch.fx.GraphModule(gm, graph)
+
+
+def capture(model, arguments):
+    """The post-grad graphs of a pass, without any code generated; they are run by PyTorch itself, so that values can be seen."""
+    from torch._inductor import compile_fx, config
+    from torch._inductor.virtualized import V
+
+    found = []
+
+    def inner(gm, inputs, **options):
+        compile_fx.view_to_reshape(gm)
+        with torch.no_grad():
+            mode = compile_fx.fake_tensor_prop(gm, inputs)
+        with V.set_fake_mode(mode):
+            compile_fx._recursive_post_grad_passes(gm, is_inference=options.get("is_inference", False))
+        captured = Captured(state["gm"])
+        with torch.no_grad(), V.set_fake_mode(mode):
+            compile_fx.fake_tensor_prop(captured.gm, inputs)
+        found.append(captured)
+
+        def run(values):
+            mine = list(values)
+            values.clear()
+            captured.roots = dict(zip((node for node in captured.gm.graph.nodes if node.op == "placeholder"), mine))
+            result = Recorder(captured).run(*mine)
+            return list(result) if isinstance(result, tuple) else result
+
+        run._boxed_call = True
+        return run
+
+    state = {}
+
+    def keep(graph):
+        # Cut from the graph as the package's pass will see it.
+        state["gm"] = copied(graph.owning_module)
+
+    torch._dynamo.reset()
+    with config.patch(post_grad_custom_post_pass=keep, shape_padding=False, fx_graph_cache=False):
+        compiled = torch.compile(model, backend=lambda gm, inputs: compile_fx.compile_fx(gm, inputs, inner_compile=inner), dynamic=False)
+        with torch.no_grad():
+            compiled(*arguments)
+    return found
+
+
+class Recorder(torch.fx.Interpreter):
+    """Runs a graph and keeps what the wanted nodes gave."""
+
+    def __init__(self, captured):
+        super().__init__(captured.gm, garbage_collect_values=True)
+        self.captured = captured
+        _, _, _ = captured.cut = cut(captured.gm)
+        regions = [region for part in captured.cut for region in part]
+        self.wanted = {node for region in regions for node in region.inputs}
+
+    def run_node(self, node):
+        value = super().run_node(node)
+        if node in self.wanted and isinstance(value, torch.Tensor):
+            self.captured.seen[node] = figures(value)
+        return value
+
+
+def figures(tensor):
+    """What values are like: of at most a million, evenly taken."""
+    if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32)):
+        return None
+    flat = tensor.detach().reshape(-1)
+    flat = flat[:: max(1, flat.numel() >> 20)].to(torch.float64)
+    flat = flat[flat.isfinite()]
+    if flat.numel() == 0:
+        return None
+    return {
+        "min": float(flat.min()),
+        "max": float(flat.max()),
+        "mean": float(flat.mean()),
+        "deviation": float(flat.std()) if flat.numel() > 1 else 0.0,
+        "zeros": float((flat == 0).double().mean()),
+        "whole": bool((flat == flat.round()).all()),
+        "count": flat.numel(),
+    }
+
+
+def root_of(node):
+    """What a view is a view of."""
+    while node.op == "call_function" and is_moved(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def described(captured, region, parameters):
+    """A region as a row: what it is called, where it comes from, its text; why it can be no target, if so."""
+    def parameter(node):
+        root = root_of(node)
+        value = captured.roots.get(root) if root.op == "placeholder" else None
+        return parameters.get(value.untyped_storage().data_ptr()) if isinstance(value, torch.Tensor) else None
+
+    work = [packet(node) for node in region.nodes if not is_moved(node)]
+    modules, lines = [], []
+    for node in region.nodes:
+        if is_moved(node):
+            continue
+        module, line = module_of_node(node), line_of(node)
+        if module and module not in modules:
+            modules.append(module)
+        if line and line not in lines:
+            lines.append(line)
+    key, family = region.key, region.family
+    row = {
+        "name": f"{slug(work)}_{key[:8]}",
+        "kind": region.kind,
+        "key": key,
+        "family": family,
+        "operators": work,
+        "modules": modules,
+        "lines": [f"{place}: {text}" if text else place for place, text in lines],
+        "why_not": None,
+        "source": None,
+        "described": None,
+        "inputs": None,
+        "outputs": None,
+    }
+    try:
+        if not is_static(region):
+            raise Unwritable("sizes are not known beforehand, or something else than a tensor goes in or out")
+        sides = region.values()
+        row["inputs"], row["outputs"] = [[tensor_form(value) for value in side] for side in sides]
+        if not region.outputs:
+            raise Unwritable("nobody reads what it gives")
+        if not region.inputs:
+            raise Unwritable("it takes no tensor: what it gives is always the same")
+        floating = {value.dtype for side in sides for value in side if value.is_floating_point()}
+        if len(floating) != 1:
+            names = " and ".join(sorted(str(one).removeprefix("torch.") for one in floating)) or "no floating-point type"
+            raise Unwritable(f"its tensors are of {names}; a kernel has one floating-point type so far")
+        row["dtype"] = str(floating.pop()).removeprefix("torch.")
+        names = names_of(region, parameter)
+        places = [f"{name}: {parameter(node)}" for name, node in zip(names, region.inputs) if parameter(node)]
+        places += [f"at {one}" for one in row["lines"][:6]]
+        seen = [captured.seen.get(node) for node in region.inputs]
+        title = f"{' '.join(modules[:3]) or 'the model'}: {', '.join(work[:8])}"
+        row["source"], (given, made) = written(region, title, places, names, seen)
+        forms = []
+        for node, name, value, (_, shape), found in zip(region.inputs, names, sides[0], given, seen):
+            role = "state" if parameter(node) else "input"
+            dtype = str(value.dtype).removeprefix("torch.")
+            forms.append({"name": name, "role": role, "shape": shape, "dtype": dtype, "contiguous": True, "figures": found})
+        results = [{"shape": shape, "dtype": str(value.dtype).removeprefix("torch.")} for value, (_, shape) in zip(sides[1], made)]
+        row["described"] = {"inputs": forms, "outputs": results, "flops": flops(region), "structure": []}
+    except Unwritable as error:
+        row["why_not"] = str(error)
+        row["source"] = None
+    return row
+
+
+def slug(work):
+    """A few of its operators, as a name in C."""
+    dull = {"convert_element_type", "clone", "full", "iota", "scalar_tensor", "getitem"}
+    names = list(dict.fromkeys(one.strip("_").lower() for one in work if one not in dull)) or ["copy"]
+    names = ["attention" if "attention" in one else one for one in names]
+    return "_".join(names[:3])[:32].strip("_")
+
+
+def tensor_form(value):
+    return {
+        "shape": list(value.shape),
+        "stride": list(value.stride()),
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "device": value.device.type,
+    }
+
+
+def flops(region):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    values = {node: node.meta["val"] for node in region.inputs}
+    mode = next((one.fake_mode for one in values.values() if hasattr(one, "fake_mode")), None)
+    if mode is None:
+        return 0
+    with torch.no_grad(), mode, counter:
+        run(region, values)
+    return int(counter.get_total_flops())
+
+
+def run(region, values):
+    """The region, operator by operator."""
+    from torch.fx.node import map_arg
+
+    known = dict(values)
+    for node in region.nodes:
+        known[node] = node.target(*map_arg(node.args, known.__getitem__), **map_arg(node.kwargs, known.__getitem__))
+    return [known[node] for node in region.outputs]
+
+
+def alone(region, device):
+    """A call of a region by itself, on values like those it had: as torch.compile runs it, or, for a library, as PyTorch does."""
+    inputs = [like(node, device) for node in region.inputs]
+
+    def eager(*values):
+        return run(region, dict(zip(region.inputs, values)))
+
+    call = torch.compile(eager, dynamic=False) if region.kind == "fusible" else eager
+    return lambda: call(*inputs)
+
+
+def replayed(call, device):
+    """A replay of it, or itself where there is none; and whether it is one."""
+    replay = graphed(call, device)
+    return (call, False) if replay is None else (replay, True)
+
+
+def like(node, device):
+    value = node.meta["val"]
+    made = torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype, device=device)
+    if value.is_floating_point():
+        return made.normal_()
+    return made.zero_()
+
+
+def small(device):
+    """A call of something compiled that does next to nothing."""
+    nothing = torch.zeros(4, device=device)
+    call = torch.compile(lambda x: x + 1, dynamic=False)
+    return lambda: call(nothing)
+
+
+def in_turns(calls, device, seconds, rounds=3):
+    """µs of each call by its name, and how many were timed: all of them in turns, so that a bad moment is everybody's."""
+    times, failed = {name: [] for name in calls}, {}
+    for number in range(rounds):
+        tell(f"timing, round {number + 1} of {rounds}")
+        for name, (call, share) in calls.items():
+            if name in failed:
+                continue
+            try:
+                with torch.no_grad():
+                    times[name] += clock(call, device, seconds * share / rounds)
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {first_line(error)}"
+    return {name: quartile(some) for name, some in times.items() if name not in failed}, {name: len(some) for name, some in times.items()}, failed
+
+
+def breaks(model, arguments):
+    """Why dynamo stops, a sentence each."""
+    try:
+        torch._dynamo.reset()
+        with torch.no_grad():
+            said = torch._dynamo.explain(model)(*arguments)
+        found = []
+        for one in said.break_reasons:
+            frames = [frame for frame in one.user_stack if "/torch/" not in frame.filename]
+            frame = frames[-1] if frames else None
+            place = f"{os.path.basename(frame.filename)}:{frame.lineno}: " if frame else ""
+            first = next((line.strip() for line in str(one.reason).splitlines() if line.strip()), "")
+            found.append(f"graph break at {place}{first}"[:300])
+        return said.graph_count, found
+    except Exception as error:
+        return None, [f"the graph breaks could not be listed: {type(error).__name__}"]
+
+
+def profile(request):
+    device, seconds = request["device"], request["seconds"]
+    torch.set_num_threads(request["threads"])
+    model, draw = load(request["folder"], device, request["dtype"], request["seed"])
+    arguments = draw(request["seed"])
+    for at, one in enumerate(arguments):
+        if isinstance(one, torch.Tensor) and one.requires_grad:
+            arguments[at] = one.detach()
+    notes, answer = [], {}
+    tell("running it eagerly")
+    with torch.no_grad():
+        results = tensors_of(model(*arguments))
+    parameters = {}
+    for name, one in (*model.named_parameters(), *model.named_buffers()):
+        parameters.setdefault(one.untyped_storage().data_ptr(), name)
+    tell("capturing its graphs")
+    began = time.perf_counter()
+    count, broken = breaks(model, arguments)
+    graphs = capture(model, arguments)
+    answer["capture_s"] = time.perf_counter() - began
+    rows, ones = {}, {}
+    for captured in graphs:
+        if not hasattr(captured, "cut"):
+            notes.append("a graph was not run, and nothing is known of its values")
+            captured.cut = cut(captured.gm)
+        for part in captured.cut:
+            for region in part:
+                key = region.key
+                if key not in rows:
+                    rows[key] = described(captured, region, parameters)
+                    rows[key]["calls"] = 0
+                    rows[key]["parts"] = []
+                    ones[key] = region
+                row = rows[key]
+                row["calls"] += 1
+                for module in (module_of_node(node) for node in region.nodes if not is_moved(node)):
+                    if module and module not in row["modules"]:
+                        row["modules"].append(module)
+        fusible, calls, pairs = captured.cut
+        home = {node: region for region in (*fusible, *calls) for node in region.nodes}
+        for region in pairs:
+            parts = {id(home[node]): home[node].key for node in region.nodes if node in home}
+            rows[region.key]["parts"] = sorted(parts.values())
+    if count is not None and count > 1:
+        notes.append(f"dynamo makes {count} graphs of it; the Python between them is in `not explained`")
+    notes += broken
+    torch._dynamo.reset()
+    tell("compiling it")
+    began = time.perf_counter()
+    compiled = torch.compile(model, dynamic=False)
+    with torch.no_grad():
+        compiled(*arguments)
+    answer["compile_s"] = time.perf_counter() - began
+    # What is asked for by its place has a share of the time; regions are many.
+    calls = {"eager": (lambda: model(*arguments), 1.0), "compiled": (lambda: compiled(*arguments), 1.0), "small": (small(device), 0.1)}
+    if request["max_autotune"]:
+        tell("compiling it again, with max-autotune")
+        tuned = torch.compile(model, dynamic=False, mode="max-autotune")
+        calls["autotune"] = (lambda: tuned(*arguments), 1.0)
+    replay = graphed(lambda: compiled(*arguments), device)
+    if replay is not None:
+        calls["graph"] = (replay, 1.0)
+    bare = set()
+    for key, row in rows.items():
+        row["us"] = None
+        if row["kind"] != "joined" and is_static(ones[key]):
+            tell(f"compiling {row['name']} by itself")
+            calls[key] = (alone(ones[key], device), 0.25)
+            try:
+                with torch.no_grad():
+                    calls[key][0]()
+                    one, without = replayed(calls[key][0], device)
+                calls[key] = (one, 0.25)
+                if without:
+                    bare.add(key)
+            except Exception as error:
+                notes.append(f"{row['name']} could not be run alone: {type(error).__name__}: {first_line(error)}")
+                del calls[key]
+    times, counts, failed = in_turns(calls, device, seconds)
+    for name, why in failed.items():
+        notes.append(f"{rows[name]['name'] if name in rows else name} could not be timed: {why}")
+    for needed in ("eager", "compiled"):
+        if needed not in times:
+            raise SystemExit(f"the model could not be run {needed}: {failed[needed]}")
+    answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
+    answer["call_us"] = times.get("small", 0.0)
+    answer["graph_us"] = times.get("graph")
+    for key, row in rows.items():
+        if key in times:
+            # What it costs to call a compiled function is no part of the region: in the model it is paid once.
+            fused = row["kind"] == "fusible" and key not in bare
+            row["us"] = max(times[key] - answer["call_us"], 0.05 * times[key]) if fused else times[key]
+    answer.update(
+        regions=list(rows.values()),
+        graphs=len(graphs),
+        parameters=sum(one.numel() for one in model.parameters()),
+        dtype=common([*model.parameters(), *results]),
+        inputs=[tensor_form(one) for one in tensors_of(arguments)],
+        outputs=[tensor_form(one) for one in results],
+        torch=torch.__version__,
+        python=sys.version.split()[0],
+        threads=torch.get_num_threads(),
+        device_name=torch.cuda.get_device_name() if torch.device(device).type == "cuda" else "",
+        notes=notes,
+    )
+    return answer
+
+
+def common(tensors):
+    """The floating-point type of most."""
+    counts = {}
+    for one in tensors:
+        if one.is_floating_point():
+            counts[one.dtype] = counts.get(one.dtype, 0) + one.numel()
+    return str(max(counts, key=counts.get)).removeprefix("torch.") if counts else "float32"
+
+
+def first_line(error):
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+
+
+def tell(what):
+    print(f"@{what}", file=sys.stderr, flush=True)
+
+
+def main():
+    request = json.loads(sys.stdin.read())
+    # Ends with whoever asked.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    answer_file = request["answer"]
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    import warnings
+
+    warnings.simplefilter("ignore")
+    try:
+        answer = profile(request)
+    except BaseException as error:
+        import traceback
+
+        folder = request["folder"]
+        lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(folder)]
+        place = f"{os.path.basename(lines[-1].filename)}, line {lines[-1].lineno}: " if lines else ""
+        kind = "" if isinstance(error, SystemExit) else f"{type(error).__name__}: "
+        answer = {"error": f"{place}{kind}{first_line(error)}"}
+        if os.environ.get("WARPSMITH_TRACEBACK"):
+            traceback.print_exc()
+    with open(answer_file, "w") as file:
+        json.dump(answer, file)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Regions of a post-grad graph: what Inductor fuses into kernels of its own, and what it hands to libraries.
+
+The same text cuts the graph when a model is profiled and when an exported package looks for the places of its kernels, so that
+both find the same regions under the same hashes. It needs torch and nothing else.
+"""
+
+import hashlib
+import operator
+
+import torch
+
+# Arguments that are sizes: left out of the hash of a family, which does not know sizes.
+SIZED = {
+    "view", "reshape", "_unsafe_view", "expand", "full", "empty", "as_strided", "iota", "slice", "repeat", "zeros", "ones", "select",
+    "constant_pad_nd", "split_with_sizes", "split", "unfold", "empty_strided", "new_full", "new_zeros", "new_ones", "arange",
+}
+
+
+class Region:
+    """Nodes of a graph in its order; `kind` is "fusible", "library" (one call), or "joined" (library calls with what follows them)."""
+
+    def __init__(self, nodes, kind):
+        self.nodes, self.kind = nodes, kind
+        inside = set(nodes)
+        self.inputs = []
+        for node in nodes:
+            for one in node.all_input_nodes:
+                if one not in inside and one not in self.inputs:
+                    self.inputs.append(one)
+        self.outputs = [node for node in nodes if any(user not in inside for user in node.users)]
+
+    def values(self):
+        return [node.meta.get("val") for node in self.inputs], [node.meta.get("val") for node in self.outputs]
+
+    @property
+    def key(self):
+        """Operators, wiring, constants, and every size, stride and type."""
+        return digest(canonical(self, sizes=True))
+
+    @property
+    def family(self):
+        """The same without sizes."""
+        return digest(canonical(self, sizes=False))
+
+
+def digest(lines):
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def canonical(region, sizes):
+    """A text that is the same for equal regions of any two graphs."""
+    number = {node: f"i{at}" for at, node in enumerate(region.inputs)}
+    number.update({node: f"n{at}" for at, node in enumerate(region.nodes)})
+
+    def text(value, masked):
+        if isinstance(value, torch.fx.Node):
+            return number[value]
+        if isinstance(value, (list, tuple)):
+            return "[" + ",".join(text(one, masked) for one in value) + "]"
+        if isinstance(value, bool) or value is None:
+            return str(value)
+        if isinstance(value, float):
+            return value.hex()
+        if isinstance(value, int):
+            return "*" if masked else str(value)
+        if isinstance(value, torch.device):
+            return value.type
+        return str(value)
+
+    lines = []
+    for node in region.inputs:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            lines.append(form(value) if sizes else f"{value.dtype} {value.dim()}")
+        else:
+            lines.append(type(value).__name__)
+    for node in region.nodes:
+        name = str(node.target)
+        masked = not sizes and packet(node) in SIZED
+        arguments = [text(one, masked) for one in node.args]
+        arguments += [f"{key}={text(one, masked)}" for key, one in sorted(node.kwargs.items())]
+        lines.append(f"{number[node]} = {name}({', '.join(arguments)})")
+    lines.append("return " + ", ".join(number[node] for node in region.outputs))
+    return lines
+
+
+def form(value):
+    return f"{value.dtype} {list(map(int, value.shape))} {list(map(int, value.stride()))} {value.device.type}"
+
+
+def packet(node):
+    target = node.target
+    return target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+
+
+def is_view(node):
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target.is_view and target.namespace in ("aten", "prims")
+
+
+def is_pure(node):
+    """Neither random nor changing its arguments."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    random = torch.Tag.nondeterministic_seeded in target.tags or "inductor_random" in str(target) or "inductor_seed" in str(target)
+    return not (target._schema.is_mutable or random)
+
+
+def is_fusible(node):
+    """Whether Inductor writes the code of it itself."""
+    if node.op != "call_function" or not is_pure(node) or node.target.namespace == "_c10d_functional":
+        return False
+    from torch._inductor.lowering import fallbacks, lowerings
+    from torch.utils.flop_counter import flop_registry
+
+    target = node.target
+    if target not in lowerings or target in fallbacks or target.overloadpacket in flop_registry:
+        return False
+    if target == torch.ops.aten.cat.default:
+        return len(node.args[0]) <= torch._inductor.config.max_pointwise_cat_inputs
+    return True
+
+
+def is_library(node):
+    """Products, convolutions, attention: what has a count of floating-point operations."""
+    from torch.utils.flop_counter import flop_registry
+
+    return node.op == "call_function" and is_pure(node) and node.target.overloadpacket in flop_registry
+
+
+def is_static(region):
+    """Whether every size is known, and everything that goes in and out is a tensor."""
+    for side in region.values():
+        for value in side:
+            if not isinstance(value, torch.Tensor):
+                return False
+            if any(not isinstance(size, int) for size in (*value.shape, *value.stride())):
+                return False
+    return True
+
+
+def fusible_regions(gm):
+    """Convex sets of nodes that Inductor can fuse, each connected."""
+    from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+    from torch.fx.passes.operator_support import OperatorSupportBase
+
+    class Support(OperatorSupportBase):
+        def is_node_supported(self, modules, node):
+            if node.op != "call_function":
+                return False
+            if node.target is operator.getitem:
+                return isinstance(node.args[0], torch.fx.Node) and self.is_node_supported(modules, node.args[0])
+            return is_pure(node) and (is_fusible(node) or is_view(node))
+
+    order = {node: at for at, node in enumerate(gm.graph.nodes)}
+    found = []
+    partitions = CapabilityBasedPartitioner(gm, Support(), allows_single_node_partition=True).propose_partitions()
+    for partition in partitions:
+        nodes = set(partition.nodes)
+        # A view that nobody inside reads is its reader's: a transposed weight is no output.
+        while True:
+            outside = {node for node in nodes if is_moved(node) and not any(user in nodes for user in node.users)}
+            if not outside:
+                break
+            nodes -= outside
+        for part in connected(nodes):
+            if any(not is_moved(node) for node in part):
+                found.append(Region(sorted(absorbed(part), key=order.get), "fusible"))
+    return sorted(found, key=lambda region: order[region.nodes[0]])
+
+
+def is_moved(node):
+    """A view, or a part of one: it computes nothing."""
+    if node.target is operator.getitem:
+        return is_moved(node.args[0])
+    return is_view(node)
+
+
+def own_views(graph):
+    """Gives every reader of a view one of its own, so that no region has to give away a view that it reads."""
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and is_moved(node):
+            for user in list(node.users)[1:]:
+                with graph.inserting_before(node):
+                    mine = graph.node_copy(node)
+                user.replace_input_with(node, mine)
+
+
+def absorbed(nodes):
+    """With the views through which it reads what others computed."""
+    nodes = set(nodes)
+    more = list(nodes)
+    while more:
+        for one in more.pop().all_input_nodes:
+            if one not in nodes and one.op == "call_function" and is_moved(one) and all(user in nodes for user in one.users):
+                nodes.add(one)
+                more.append(one)
+    return nodes
+
+
+def connected(nodes):
+    left, parts = set(nodes), []
+    while left:
+        part, more = set(), [left.pop()]
+        while more:
+            node = more.pop()
+            part.add(node)
+            for one in (*node.all_input_nodes, *node.users):
+                if one in left:
+                    left.discard(one)
+                    more.append(one)
+        parts.append(part)
+    return parts
+
+
+def library_calls(gm):
+    """Every call of a library, with the parts that are taken of its results."""
+    order = {node: at for at, node in enumerate(gm.graph.nodes)}
+    calls = []
+    for node in filter(is_library, gm.graph.nodes):
+        nodes = absorbed([node, *(user for user in node.users if user.target is operator.getitem)])
+        calls.append(Region(sorted(nodes, key=order.get), "library"))
+    return calls
+
+
+def joined(gm, fusible, calls):
+    """Calls together with the fusible region that takes all they give."""
+    order = {node: at for at, node in enumerate(gm.graph.nodes)}
+    home = {node: region for region in fusible for node in region.nodes}
+    before = {}
+    for call in calls:
+        readers = {user for node in call.nodes for user in node.users} - set(call.nodes)
+        homes = {id(home.get(user)) for user in readers}
+        if readers and len(homes) == 1 and home.get(next(iter(readers))) is not None:
+            before.setdefault(id(home[next(iter(readers))]), []).append(call)
+    found = []
+    for region in fusible:
+        nodes = set(region.nodes)
+        for call in before.get(id(region), []):
+            if is_convex(nodes | set(call.nodes)):
+                nodes |= set(call.nodes)
+        if len(nodes) > len(region.nodes):
+            found.append(Region(sorted(nodes, key=order.get), "joined"))
+    return found
+
+
+def is_convex(nodes):
+    """Whether no path leaves the set and comes back."""
+    seen, more = set(), [user for node in nodes for user in node.users if user not in nodes]
+    while more:
+        node = more.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for user in node.users:
+            if user in nodes:
+                return False
+            more.append(user)
+    return True
+
+
+def cut(gm):
+    """All regions of a graph: fusible ones, calls of libraries, and both joined. The graph gets more views (own_views)."""
+    own_views(gm.graph)
+    fusible, calls = fusible_regions(gm), library_calls(gm)
+    return fusible, calls, joined(gm, fusible, calls)

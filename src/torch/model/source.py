@@ -1,0 +1,192 @@
+"""A region as readable PyTorch: `reference(...)`, which Warpsmith's judge evaluates in any floating type."""
+
+HEAD = '''"""{title}
+
+{places}
+A kernel takes {names}, row-major, and writes {outs}.
+"""
+
+import torch
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+def reference({names}):
+    # Evaluated in double precision, nothing inside is narrower.
+    exact = any(one.dtype == torch.float64 for one in ({names},))
+
+    def kind(dtype):
+        return torch.float64 if exact and dtype.is_floating_point else dtype
+
+    device = {first}.device
+'''
+
+TAIL = '''
+
+class Model(torch.nn.Module):
+    def forward(self, {names}):
+        return reference({names})
+
+
+def get_inputs():
+    """Values like those that the model had."""
+    return [
+{draws}
+    ]
+
+
+def get_init_inputs():
+    return []
+'''
+
+
+class Unwritable(Exception):
+    """Why a region cannot be written as a function of tensors."""
+
+
+def permutation(value):
+    """The order of dimensions in which a tensor is row-major without gaps; none where there is no such order."""
+    order = list(range(value.dim()))
+    if not value.is_contiguous():
+        order.sort(key=lambda at: (-value.stride(at), at))
+    expected = 1
+    for at in reversed(order):
+        if value.shape[at] != 1 and value.stride(at) != expected:
+            return None
+        expected *= value.shape[at]
+    return order
+
+
+def inverse(order):
+    return [order.index(at) for at in range(len(order))]
+
+
+def names_of(region, is_parameter):
+    """`w0`, `w1`: parameters; `x0`, `x1`: what was computed before."""
+    counts, names = {"x": 0, "w": 0}, []
+    for node in region.inputs:
+        letter = "w" if is_parameter(node) else "x"
+        names.append(f"{letter}{counts[letter]}")
+        counts[letter] += 1
+    return names
+
+
+def written(region, title, places, names, figures):
+    """The text, and the forms of tensors as a kernel sees them: (inputs, outputs), each a permutation and a shape."""
+    inputs, outputs = region.values()
+    forms = [formed(value) for value in inputs], [formed(value) for value in outputs]
+    outs = ["out"] if len(outputs) == 1 else [f"out{at}" for at in range(len(outputs))]
+    lines = []
+    local = {}
+    for node, name, value, (order, shape) in zip(region.inputs, names, inputs, forms[0]):
+        local[node] = name
+        if value.dim() == 0:
+            lines.append(f"    {name} = {name}.reshape([])")
+        elif order != sorted(order):
+            lines.append(f"    {name} = {name}.permute({inverse(order)})")
+    last = None
+    for at, node in enumerate(region.nodes):
+        origin = origin_of(node)
+        if origin and origin != last:
+            lines.append(f"    # {origin}")
+            last = origin
+        local[node] = f"t{at}"
+        lines.append(f"    t{at} = {call(node, local)}")
+    given = []
+    for node, value, (order, _) in zip(region.outputs, outputs, forms[1]):
+        given.append(local[node] if order == sorted(order) else f"{local[node]}.permute({order})")
+    lines.append("    return " + ", ".join(given))
+    joined = ", ".join(names)
+    text = HEAD.format(title=title, places="".join(f"{place}\n" for place in places), names=joined, outs=", ".join(outs), first=names[0])
+    draws = "\n".join(f"        {draw(shape, value, found)}," for (_, shape), value, found in zip(forms[0], inputs, figures))
+    return text + "\n".join(lines) + "\n" + TAIL.format(names=joined, draws=draws), forms
+
+
+def formed(value):
+    order = permutation(value)
+    if order is None:
+        raise Unwritable(f"a tensor of sizes {list(value.shape)} and strides {list(value.stride())} has gaps or overlaps")
+    return order, [value.shape[at] for at in order]
+
+
+def draw(shape, value, found):
+    if not value.is_floating_point():
+        low, high = (int(found["min"]), int(found["max"]) + 1) if found else (0, 2)
+        return f"torch.randint({low}, {high}, {shape}, dtype={value.dtype})"
+    mean, deviation = (found["mean"], found["deviation"]) if found else (0.0, 1.0)
+    if found and found["min"] >= 0:
+        return f"(torch.rand({shape}) * {found['max'] - found['min']:.3g} + {found['min']:.3g}).to({value.dtype})"
+    return f"(torch.randn({shape}) * {deviation:.3g} + {mean:.3g}).to({value.dtype})"
+
+
+def call(node, local):
+    import operator
+
+    if node.target is operator.getitem:
+        return f"{local[node.args[0]]}[{node.args[1]}]"
+    target = node.target
+    if target.namespace not in ("aten", "prims"):
+        raise Unwritable(f"it calls {target}, which is no operator of PyTorch itself")
+    arguments = [said(one, local) for one in node.args]
+    arguments += [f"{key}={said(one, local)}" for key, one in node.kwargs.items()]
+    return f"{target}({', '.join(arguments)})"
+
+
+def said(value, local):
+    """An argument as Python writes it."""
+    import torch
+
+    if isinstance(value, torch.fx.Node):
+        return local[value]
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(said(one, local) for one in value) + "]"
+    if isinstance(value, torch.dtype):
+        return f"kind({value})" if value.is_floating_point and value.itemsize > 1 else str(value)
+    if isinstance(value, torch.device):
+        return "device"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"float('{value}')"
+    if isinstance(value, (int, float, bool, str)) or value is None:
+        return repr(value)
+    if isinstance(value, (torch.layout, torch.memory_format)):
+        return str(value)
+    raise Unwritable(f"an argument is a {type(value).__name__}")
+
+
+def module_of_node(node):
+    """The path of the module that a node comes from: `layers.0.norm`."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values()]
+    return clean(paths[-1]) if paths else ""
+
+
+def clean(path):
+    for noise in ("L['self']", "L['fn']", "L['model']", "_modules", "self."):
+        path = path.replace(noise, "")
+    path = path.replace("['", ".").replace("']", "").replace("[", ".").replace("]", "")
+    while ".." in path:
+        path = path.replace("..", ".")
+    return path.strip(".")
+
+
+def line_of(node):
+    """`model.py:12` and the text of that line."""
+    trace = node.meta.get("stack_trace")
+    frames = [line.strip() for line in trace.splitlines()] if trace else []
+    found = [at for at, line in enumerate(frames) if line.startswith("File ")]
+    own = [at for at in found if "/torch/" not in frames[at]] or found
+    if not own:
+        return None
+    at = own[-1]
+    parts = frames[at].split('"')
+    number = frames[at].split("line ")[1].split(",")[0] if "line " in frames[at] else "?"
+    text = frames[at + 1] if at + 1 < len(frames) and not frames[at + 1].startswith("File ") else ""
+    return f"{parts[1].rsplit('/', 1)[-1]}:{number}", text
+
+
+def origin_of(node):
+    line = line_of(node)
+    if line is None:
+        return ""
+    module = module_of_node(node)
+    return f"{line[0]}" + (f" ({module})" if module else "") + (f": {line[1]}" if line[1] else "")

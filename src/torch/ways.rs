@@ -1,0 +1,108 @@
+//! What there is to beat: the ways in which PyTorch computes an operation, timed a block at a time beside a kernel.
+
+use serde_json::Value;
+
+use super::TorchError;
+use super::inputs::{Inputs, numbers};
+use super::oracle::{Oracle, files};
+use super::wire::{Ask, Region, Timed};
+use crate::backend::{Arena, CaseMemory};
+
+/// A way in which PyTorch computes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// An operator after the other.
+    Eager,
+    /// `torch.compile` as it comes.
+    Compiled,
+    /// `torch.compile` with everything tried.
+    MaxAutotune,
+}
+
+impl Way {
+    /// Those of a run; the first is what anybody has.
+    pub const ALL: [Self; 3] = [Self::Eager, Self::Compiled, Self::MaxAutotune];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Compiled => "torch.compile",
+            Self::MaxAutotune => "torch.compile max-autotune",
+        }
+    }
+
+    const fn mode(self) -> Option<&'static str> {
+        match self {
+            Self::Eager => None,
+            Self::Compiled => Some("default"),
+            Self::MaxAutotune => Some("max-autotune"),
+        }
+    }
+}
+
+impl Oracle {
+    /// Gets a way ready for shape number `shape` of a target, on the inputs of `copy`; what a call takes, in µs. `cold_bytes` of memory are
+    /// read before each call, so that nothing of earlier ones is in the caches.
+    ///
+    /// # Errors
+    /// The way does not work, or PyTorch cannot be asked.
+    pub fn prepare<A: Arena>(
+        &self,
+        (way, shape): (Way, usize),
+        memory: &CaseMemory,
+        arena: &mut A,
+        copy: usize,
+        cold_bytes: u64,
+    ) -> Result<f64, TorchError> {
+        let (op, case) = (memory.operation(), memory.case());
+        let inputs = Inputs::of(memory, arena, copy)?;
+        let ask = Ask::Prepare {
+            id: &self.unit.id,
+            file: &self.unit.file,
+            inputs: Region::of(&inputs.lent),
+            tensors: inputs.tensors(op, case)?,
+            numbers: &numbers(op, case)?,
+            way: &key(way, shape),
+            mode: way.mode(),
+            cold_bytes,
+        };
+        let timed: Timed = self.service.ask(Some(&self.unit), &ask, &files(&[&inputs.lent]))?;
+        tracing::info!(us = timed.us, way = way.name(), "PyTorch is ready to be timed");
+        Ok(timed.us)
+    }
+
+    /// What a call of a way takes that is ready, in µs: the mean of `calls`, each by itself.
+    ///
+    /// # Errors
+    /// PyTorch's.
+    pub fn block(&self, (way, shape): (Way, usize), calls: usize) -> Result<f64, TorchError> {
+        let ask = Ask::Block { file: &self.unit.file, way: &key(way, shape), calls };
+        let timed: Timed = self.service.ask(Some(&self.unit), &ask, &[])?;
+        Ok(timed.us)
+    }
+
+    /// Gives up what was got ready.
+    ///
+    /// # Errors
+    /// PyTorch's.
+    pub fn forget(&self) -> Result<(), TorchError> {
+        let _: Value = self.service.ask(Some(&self.unit), &Ask::Forget { file: &self.unit.file }, &[])?;
+        Ok(())
+    }
+
+    /// Versions, and where and how PyTorch is timed.
+    ///
+    /// # Errors
+    /// PyTorch's.
+    pub fn how(&self) -> Result<String, TorchError> {
+        let hello = self.service.hello()?;
+        let place = hello.gpu.unwrap_or_else(|| format!("{} threads", hello.threads));
+        Ok(format!("PyTorch {}, {place}; in pairs with the kernel, caches cold", hello.torch))
+    }
+}
+
+fn key(way: Way, shape: usize) -> String {
+    format!("{} at {shape}", way.name())
+}

@@ -1,0 +1,250 @@
+//! A PyTorch model from its profile to a package in a fresh Python, on a processor. Where `$WARPSMITH_PYTHON` has no PyTorch this is said,
+//! and nothing is tested.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use warpsmith::torch::{PYTHON, Python, Service};
+
+/// The sizes of the model here: its own are for a look at times.
+const ROWS: &str = "96";
+const HIDDEN: &str = "128";
+const WIDTH: &str = "64";
+
+const MODEL: &str = include_str!("../../models/torch/tiny/model.py");
+const GATE: &str = include_str!("kernels/gate.c");
+const NORM: &str = include_str!("kernels/norm.c");
+
+/// A workspace with the model in it; none where there is no PyTorch.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Option<Self> {
+        let Some(python) = std::env::var_os(PYTHON) else {
+            println!("skipped: ${PYTHON} names no Python");
+            return None;
+        };
+        if let Err(error) = Service::new(Python::chosen(Some(Path::new(&python)))).hello() {
+            println!("skipped, as nothing can be asked of PyTorch: {error}");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("model")).unwrap();
+        let small = MODEL.replace("width=256, hidden=512", &format!("width={WIDTH}, hidden={HIDDEN}"));
+        let small = small.replace("torch.randn(512, 256)", &format!("torch.randn({ROWS}, {WIDTH})"));
+        assert!(small.contains(ROWS) && small.contains(HIDDEN), "the model has other sizes now");
+        std::fs::write(folder.path().join("model/model.py"), small).unwrap();
+        Some(Self { folder })
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache-torch");
+        command
+            .current_dir(self.folder.path())
+            .env("WARPSMITH_CACHE", cache)
+            .env("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16");
+        // Its own, so that a graph of an earlier run cannot stand for one of this.
+        command.env("TORCHINDUCTOR_CACHE_DIR", self.path("inductor"))
+    }
+
+    fn warpsmith(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warpsmith"));
+        self.prepare(command.args(arguments)).output().unwrap()
+    }
+
+    /// What it says, where it succeeds.
+    fn said(&self, arguments: &[&str]) -> String {
+        let output = self.warpsmith(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// What a fresh Python prints as JSON, and what it says beside.
+    fn python(&self, program: &str) -> (Value, String) {
+        let mut command = Command::new(std::env::var_os(PYTHON).unwrap());
+        let output = self.prepare(command.args(["-c", program])).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (serde_json::from_slice(&output.stdout).unwrap(), text(&output.stderr))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The names of the two fused regions: of the gate and of the norm.
+fn regions(profile: &Value) -> BTreeMap<&'static str, String> {
+    let mut names = BTreeMap::new();
+    for region in profile["captured"]["regions"].as_array().unwrap() {
+        let has = |operator: &str| region["operators"].as_array().unwrap().iter().any(|one| one == operator);
+        if region["kind"] == "fusible" {
+            let which = if has("rsqrt") { "norm" } else { "gate" };
+            assert_eq!(names.insert(which, region["name"].as_str().unwrap().to_owned()), None);
+        }
+    }
+    assert_eq!(names.keys().copied().collect::<Vec<_>>(), ["gate", "norm"]);
+    names
+}
+
+const START: &str = "
+import json, sys, torch
+sys.path.insert(0, '.'); sys.path.insert(0, 'model')
+import model as user
+torch.manual_seed(5)
+net, x = user.Model().eval(), user.get_inputs()[0]
+with torch.no_grad():
+    want = net(x)
+import my_kernels
+off = lambda y, r: float((y - r).abs().max())
+called = lambda: sum(my_kernels.status()['called'].values())
+";
+
+#[test]
+fn a_model_goes_from_its_profile_to_a_package_that_torch_compile_uses() {
+    let Some(place) = Place::new() else { return };
+    let profile: Value =
+        serde_json::from_str(&place.said(&["profile", "model", "--json", "--write", "regions"])).unwrap();
+    let names = regions(&profile);
+    let table = profile["captured"]["regions"].as_array().unwrap();
+    assert!(table.iter().any(|it| it["kind"] == "library" && it["calls"] == 2), "two products of one size are one row");
+    assert!(table.iter().any(|it| it["kind"] == "joined"));
+    assert!(profile["captured"]["compiled_us"].as_f64().unwrap() > 0.0);
+
+    // Without a kernel there is nothing to start from, and what to do is said.
+    let refused = place.warpsmith(&["run", "model"]);
+    assert!(refused.status.code() == Some(2) && text(&refused.stderr).contains("--kernels FOLDER"), "{refused:?}");
+
+    std::fs::create_dir(place.path("kernels-of-mine")).unwrap();
+    for (which, name) in &names {
+        let (body, cols) = if *which == "norm" { (NORM, WIDTH) } else { (GATE, HIDDEN) };
+        let body = body.replace("NAME", name).replace("ROWS_OF_IT", ROWS).replace("COLS_OF_IT", cols);
+        std::fs::write(place.path(&format!("kernels-of-mine/{name}.c")), body).unwrap();
+        let region = place.path(&format!("regions/{name}"));
+        let python = std::fs::read_to_string(region.join(format!("{name}.py"))).unwrap();
+        assert!(python.contains("def reference(") && python.contains("# model.py:"), "{python}");
+        assert!(std::fs::read_to_string(region.join(format!("{name}.c"))).unwrap().contains("To be written"));
+    }
+    let run = place.said(&["run", "model", "--kernels", "kernels-of-mine", "--seed", "7", "--budget", "5m"]);
+    for name in names.values() {
+        assert!(run.contains(&format!("base    {name}")), "{run}");
+    }
+
+    let made = place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
+    assert!(made.contains("wrote my_kernels (2 kernels"), "{made}");
+
+    placed_under_torch_compile(&place);
+    patched_without_it(&place);
+    a_changed_file_is_never_run(&place);
+
+    let verified: Value =
+        serde_json::from_str(&place.said(&["verify", "my_kernels", "--model", "model", "--json", "--sessions", "1"]))
+            .unwrap();
+    let calls = &verified["called"]["patched and compiled"];
+    assert!(names.values().all(|name| calls[name].as_u64().unwrap() > 0), "{verified}");
+    assert_eq!(verified["second_shape"]["still"], true, "{verified}");
+    assert!(verified["nan"].as_array().unwrap().iter().all(|it| it["wrong"].is_null()), "{verified}");
+
+    let again = place.said(&["recheck", "my_kernels"]);
+    assert_eq!(again.matches("correct again").count(), 2, "{again}");
+}
+
+fn placed_under_torch_compile(place: &Place) {
+    let (seen, said) = place.python(&format!(
+        "{START}
+my_kernels.enable()
+compiled = torch.compile(net)
+with torch.no_grad():
+    first = off(compiled(x), want)
+    calls = called()
+    other = off(compiled(x[:40]), want[:40])
+    between = called()
+    again = off(compiled(x), want)
+    back = called()
+compiled(x).sum().backward()
+trained = called()
+grad = net.weight.grad is not None
+my_kernels.disable()
+with torch.no_grad():
+    torch.compile(net)(x)
+print(json.dumps(dict(first=first, calls=calls, other=other, between=between, again=again, back=back, trained=trained, grad=grad,
+    ended=called(), placed=my_kernels.status()['placed'])))
+"
+    ));
+    let number = |name: &str| seen[name].as_f64().unwrap();
+    assert!(number("first") < 1e-4 && number("other") < 1e-4 && number("again") < 1e-4, "{seen}");
+    // Each once; the other shape the original way, which is said; the first shape on the kernels again; training and `disable` without.
+    assert_eq!([number("calls"), number("between"), number("back")], [2.0, 2.0, 4.0], "{seen}");
+    assert_eq!([number("trained"), number("ended")], [4.0, 4.0], "{seen}");
+    assert_eq!(seen["grad"], true);
+    assert_eq!(seen["placed"].as_object().unwrap().len(), 2, "{seen}");
+    assert!(said.contains("2 of 2 kernels are in this graph") && said.contains("that were not judged"), "{said}");
+    assert!(said.contains("a graph for training is left as it is"), "{said}");
+}
+
+fn patched_without_it(place: &Place) {
+    let (seen, said) = place.python(&format!(
+        "{START}
+my_kernels.patch(net)
+with torch.no_grad():
+    first, other, wide = off(net(x), want), off(net(x[:40]), want[:40]), None
+    calls = called()
+with_grad = off(net(x), want)
+same = called()
+my_kernels.unpatch(net)
+with torch.no_grad():
+    net(x)
+print(json.dumps(dict(first=first, other=other, calls=calls, with_grad=with_grad, same=same, ended=called(), left='forward' in vars(net))))
+"
+    ));
+    let number = |name: &str| seen[name].as_f64().unwrap();
+    assert!(number("first") < 1e-4 && number("other") < 1e-4 && number("with_grad") < 1e-4, "{seen}");
+    assert_eq!([number("calls"), number("same"), number("ended")], [2.0; 3], "{seen}");
+    assert_eq!(seen["left"], false);
+    assert!(said.contains("where gradients are wanted"), "{said}");
+}
+
+fn a_changed_file_is_never_run(place: &Place) {
+    let folder = place.path("my_kernels/build/torch-cpu");
+    let plans: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("plans.json")).unwrap()).unwrap();
+    let image = folder.join(plans["kernels"][0]["image"]["path"].as_str().unwrap());
+    let bytes = std::fs::read(&image).unwrap();
+    std::fs::write(&image, [&bytes[..], b"more"].concat()).unwrap();
+    let (seen, said) = place.python(&format!(
+        "{START}
+my_kernels.enable()
+with torch.no_grad():
+    first = off(torch.compile(net)(x), want)
+print(json.dumps(dict(first=first, calls=called(), unusable=my_kernels.status()['unusable'])))
+"
+    ));
+    std::fs::write(&image, bytes).unwrap();
+    assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["calls"] == 1, "{seen}");
+    assert!(said.contains("is left out") && said.contains("digest"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_a_model_is_told_in_a_sentence() {
+    let Some(place) = Place::new() else { return };
+    let refusal = |model: &str| {
+        std::fs::write(place.path("model/model.py"), model).unwrap();
+        let output = place.warpsmith(&["profile", "model"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        text(&output.stderr)
+    };
+    assert!(refusal("import torch\n").contains("has no `Model`"));
+    let broken = format!("{MODEL}\ndef get_inputs():\n    return [1 / 0]\n");
+    let said = refusal(&broken);
+    assert!(said.contains("model.py, line") && said.contains("ZeroDivisionError: division by zero"), "{said}");
+    let pass = place.warpsmith(&["profile", "model", "--seq", "5"]);
+    assert!(text(&pass.stderr).contains("get_inputs()"), "{pass:?}");
+}

@@ -1,0 +1,187 @@
+//! Triton kernels through the real compiler, in its real process, for GPUs that are not here. Where there is no NVRTC, or no Python
+//! with triton, the tests say so and pass.
+#![allow(clippy::print_stderr, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use warpsmith::backend::BuildError;
+use warpsmith::backend::cuda::{Compiled, Compiler, Search, TritonFound};
+use warpsmith::kernel::{Facts, KernelFile, Resolution};
+use warpsmith::op::{Dtype, Operation, Shape};
+use warpsmith::workspace::python;
+
+/// Compute capability, multiprocessors, bytes of shared memory a block may have.
+const GPUS: [(u32, i64, i64); 2] = [(80, 108, 166_912), (90, 132, 232_448)];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn facts((cc, sms, shared): (u32, i64, i64)) -> Facts {
+    [("SMS", sms), ("SMEM_MAX", shared), ("CC", i64::from(cc)), ("L2", 40 << 20)]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+}
+
+fn compiler(cache: &Path, named: Option<PathBuf>) -> Option<Compiler> {
+    let skipped = |why: String| eprintln!("skipped: {why}");
+    let toolkit = Search::of_this_machine().find(None).map_err(skipped).ok()?;
+    if named.is_none() {
+        TritonFound::of(&python(None)).map_err(skipped).ok()?;
+    }
+    let executable = PathBuf::from(env!("CARGO_BIN_EXE_warpsmith"));
+    Some(Compiler::with(toolkit, cache, Some(executable)).unwrap().with_python(named))
+}
+
+fn operation(name: &str) -> Operation {
+    Operation::load(&|path: &str| std::fs::read_to_string(root().join(path)).ok(), name).unwrap()
+}
+
+/// The Triton files of a folder, with their texts.
+fn files(folder: &str) -> Vec<(String, String)> {
+    let entries = std::fs::read_dir(root().join(folder)).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "py"));
+    paths.sort();
+    let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+    paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+fn at(kernel: &KernelFile, op: &Operation, shape: &Shape, dtype: Dtype, facts: &Facts) -> Resolution {
+    let shape = op.complete(shape).unwrap();
+    let resolution = kernel.resolve(&shape, dtype, facts).unwrap();
+    kernel.launches(op, &op.ints(&shape).unwrap(), &resolution, facts).unwrap();
+    resolution
+}
+
+fn compile(
+    compiler: &Compiler,
+    text: &str,
+    gpu: (u32, i64, i64),
+    dtypes: &[Dtype],
+) -> Result<Vec<Compiled>, BuildError> {
+    let kernel = KernelFile::parse(text).map_err(|error| BuildError::Kernel(error.to_string()))?;
+    let op = operation(&kernel.front.op);
+    let facts = facts(gpu);
+    let resolutions: Vec<Resolution> = dtypes.iter().map(|dtype| at(&kernel, &op, &op.smoke, *dtype, &facts)).collect();
+    compiler.candidate(&op, &kernel, &resolutions, gpu.0, &facts, &AtomicBool::new(false))
+}
+
+#[test]
+fn starters_compile_for_two_generations_in_every_dtype() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), None) else { return };
+    let starters = files("kernels/triton");
+    assert_eq!(starters.len(), 9);
+    for (name, text) in &starters {
+        for gpu in GPUS {
+            let all = compile(&compiler, text, gpu, &Dtype::ALL)
+                .unwrap_or_else(|error| panic!("{name} sm_{}: {error}", gpu.0));
+            for compiled in &all {
+                assert!(!compiled.jit.is_empty() && compiled.names.is_empty(), "{name}: {compiled:?}");
+                for (launch, code) in &compiled.jit {
+                    assert!(code.cubin.starts_with(b"\x7fELF") && code.num_warps > 0 && code.hidden <= 2, "{name}");
+                    let resources = compiled.resources.iter().find(|resources| resources.kernel == *launch);
+                    assert!(resources.is_some_and(|resources| resources.registers > 0), "{name}: {compiled:?}");
+                }
+                assert!(compiled.log.contains("registers"), "{name}: {}", compiled.log);
+            }
+        }
+    }
+    // What was made once is taken as it is.
+    let (name, text) = &starters[0];
+    let again = compile(&compiler, text, GPUS[1], &[Dtype::F16]).unwrap();
+    let first = compile(&compiler, text, GPUS[1], &Dtype::ALL).unwrap();
+    assert_eq!(again[0], first[0], "{name}");
+}
+
+#[test]
+fn what_is_no_kernel_is_refused_before_anything_of_it_runs() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), None) else { return };
+    let parts = [
+        ("annotation", "the only annotation in a kernel's head is tl.constexpr"),
+        ("autotune", "write the choices as `[tune]`"),
+        ("clock", "reads no clock"),
+        ("clock_by_assembler", "it reads the clock (`%clock`)"),
+        ("decorator", "a decorator that is not `@triton.jit`"),
+        ("default_reads_a_file", "a constant is a number"),
+        ("device_assert", "it needs the host's support"),
+        ("front_end_by_a_constant", "is nothing that a kernel's values have"),
+        ("front_end_calls_python", "is nothing that a kernel's values have"),
+        ("host_code", "nothing else runs in it"),
+        ("imports_os", "imports triton and triton.language, and nothing else"),
+    ];
+    let files = files("tests/gpu/wrong");
+    for (name, part) in parts {
+        let (_, text) = files.iter().find(|(file, _)| *file == format!("triton_{name}.py")).unwrap();
+        assert!(text.contains("# expect: error"), "{name}");
+        match compile(&compiler, text, GPUS[1], &[Dtype::F16]) {
+            Err(BuildError::Kernel(what)) => assert!(what.contains(part), "{name}: {what}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert!(!Path::new("/tmp/warpsmith-was-here").exists());
+}
+
+#[test]
+fn wrong_kernels_that_only_a_judge_can_tell_compile_and_honest_ones_do() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), None) else { return };
+    let wrong = files("tests/gpu/wrong").into_iter().filter(|(_, text)| !text.contains("# expect: error"));
+    for (name, text) in wrong.chain(files("tests/gpu/honest")) {
+        let dtype = if text.contains("# dtype: f32") { Dtype::F32 } else { Dtype::F16 };
+        compile(&compiler, &text, GPUS[1], &[dtype]).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+const COPY: &str = "\"\"\"\n---\nop = \"softmax\"\ndtypes = [\"f16\"]\n[[launch]]\nkernel = \"copy\"\ngrid = [\"rows\"]\n\
+                    constexprs = { BLOCK = 64 }\nargs = [\"x\", \"y\", \"cols\"]\n---\n\"\"\"\nimport triton\nimport triton.language as tl\n\n\
+                    @triton.jit\ndef copy(x, y, cols, BLOCK: tl.constexpr):\n    at = tl.program_id(0) * cols + tl.arange(0, BLOCK)\n    \
+                    tl.store(y + at, tl.load(x + at))\n";
+
+#[test]
+fn a_mistake_is_told_with_its_line_and_no_path_of_the_machine() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), None) else { return };
+    compile(&compiler, COPY, GPUS[1], &[Dtype::F16]).unwrap();
+    for (from, to, part) in [
+        ("tl.load(x + at)", "tl.load(x + nowhere)", "`nowhere` is nothing that a kernel knows"),
+        ("tl.load(x + at)", "tl.load(tl.arange(0, 64))", "Unsupported ptr type"),
+        ("tl.load(x + at)", "tl.load(x + at", "line 19: it is not Python"),
+        ("BLOCK = 64", "BLOCK = 60", "power of 2"),
+        ("BLOCK = 64", "BLOCKS = 64", "has no parameter `BLOCKS`"),
+        ("constexprs = { BLOCK = 64 }\n", "", "do not give `BLOCK`"),
+        (
+            "\"x\", \"y\", \"cols\"",
+            "\"x\", \"y\"",
+            "takes 3 arguments beside its constexprs (x, y, cols), and the launch gives 2",
+        ),
+        ("kernel = \"copy\"", "kernel = \"other\"", "there is no @triton.jit function `other`"),
+        ("dtypes = [\"f16\"]", "dtypes = [\"f16\"]\noptions = [\"fast_math\"]", "is not one of maxnreg=N"),
+    ] {
+        match compile(&compiler, &COPY.replace(from, to), GPUS[1], &[Dtype::F16]) {
+            Err(BuildError::Kernel(what)) => {
+                assert!(what.contains(part), "{to}: {what}");
+                assert!(!what.contains("site-packages"), "{to}: {what}");
+            }
+            other => panic!("{to}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_machine_without_triton_is_told_so_in_a_sentence() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), Some("/nowhere/python3".into())) else { return };
+    match compile(&compiler, COPY, GPUS[1], &[Dtype::F16]) {
+        Err(BuildError::Machine(what)) => {
+            assert!(
+                what.contains("a kernel in Triton needs a Python with triton") && what.contains("--python"),
+                "{what}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
