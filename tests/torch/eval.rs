@@ -21,7 +21,8 @@ const HONEST: [Expected; 10] = [
     (4, 1, true, true, ""),
     // The benchmark makes its targets floats, and its own reference raises.
     (5, 0, false, true, "the benchmark's protocol refuses it"),
-    (6, 0, true, true, ""),
+    // And integers of fifty bits, of which it loses most.
+    (6, 0, false, true, "the benchmark's protocol refuses it"),
 ];
 
 const DISHONEST: [Expected; 14] = [
@@ -123,7 +124,7 @@ fn scored(folder: &Path, run: &Path) {
         let is = |it: &&Value| it["judge"] == judge && it["against"] == against;
         found.as_array().unwrap().iter().find(is).unwrap().clone()
     };
-    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&5.into(), &6.into()));
+    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&4.into(), &6.into()));
     assert_eq!(column("strict", "eager")["problems"], 6);
     assert!(column("strict", "torch.compile")["fast_p"].is_null(), "nothing was timed in that mode");
     // Baselines of the benchmark's own, of which nothing can be faster.

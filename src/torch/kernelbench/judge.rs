@@ -149,7 +149,10 @@ pub(super) struct Judge {
 impl Judge {
     /// Starts it.
     pub(super) fn start(python: &Path, setup: &Value) -> Result<Self, Silence> {
-        let mut link = Link::start(trusted(python, SOURCE), setup)?;
+        let mut command = trusted(python, SOURCE);
+        // Its threads must not go on waiting busily while a sample is timed.
+        command.env("OMP_WAIT_POLICY", "PASSIVE");
+        let mut link = Link::start(command, setup)?;
         let hello = link.hello()?;
         Ok(Self { link, hello, on_gpu: setup["device"] != "cpu" })
     }

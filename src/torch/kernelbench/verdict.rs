@@ -177,7 +177,9 @@ mod tests {
             assert!(it.failure(&wrong, &limits).is_some(), "{wrong:?}");
         }
         assert!(
-            it.failure(&Measure { misplaced: 1, ..off(0.0, 0.0, 0.0, 0.0) }, &limits).unwrap().contains("NaN or infinite")
+            it.failure(&Measure { misplaced: 1, ..off(0.0, 0.0, 0.0, 0.0) }, &limits)
+                .unwrap()
+                .contains("NaN or infinite")
         );
     }
 
