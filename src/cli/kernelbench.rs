@@ -1,4 +1,7 @@
-//! `warpsmith kernelbench`: the problems of the public benchmark.
+//! `warpsmith kernelbench`: the problems of the public benchmark, and what others have made of them.
+
+mod eval;
+mod score;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +25,7 @@ const BYTES_EACH: u64 = 8;
 /// Work with a checkout of KernelBench.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith kernelbench --root KernelBench list              every problem: its size, and whether it is a target\n  warpsmith kernelbench --root KernelBench list --level 1"
+    after_help = "Examples:\n  warpsmith kernelbench --root KernelBench list              every problem: its size, and whether it is a target\n  warpsmith kernelbench --root KernelBench list --level 1\n  warpsmith kernelbench --root KernelBench eval runs/mine         judge every sample of a run, in both columns\n  warpsmith kernelbench --root KernelBench score runs/mine        fast_p of both columns, and a page"
 )]
 pub(super) struct Args {
     /// The checkout, or the folder in it that has level1, level2, ...
@@ -40,6 +43,8 @@ pub(super) struct Args {
 enum Command {
     /// List problems with their inputs, their bytes, and whether they can be targets here; nothing of theirs is allocated
     List(ListArgs),
+    Eval(eval::Args),
+    Score(score::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -69,7 +74,14 @@ struct Row {
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let Command::List(list) = &args.command;
+    match &args.command {
+        Command::List(list) => listed(&args, list),
+        Command::Eval(eval) => eval::main(&args.root, &args.python, eval),
+        Command::Score(score) => score::main(&args.root, score),
+    }
+}
+
+fn listed(args: &Args, list: &ListArgs) -> anyhow::Result<ExitCode> {
     let files = problems(&args.root, list.level)?;
     let service = Service::new(Python::chosen(args.python.python.as_deref()));
     let device = device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device;

@@ -7,6 +7,7 @@ mod figures;
 mod page;
 #[cfg(test)]
 mod sample;
+mod score;
 mod summary;
 mod target;
 #[cfg(test)]
@@ -21,4 +22,5 @@ pub use data::{
 };
 pub(crate) use figures::counted;
 pub use page::{PAGE_FILE, Rendered};
+pub use score::{ScoreColumn, ScorePage, ScoreRow};
 pub use summary::{KernelSummary, ModelSummary, Subject, Summary, TargetSummary, an_hour, fine_times, latency, spell};

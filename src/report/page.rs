@@ -378,7 +378,7 @@ pub(super) fn sentence(words: &str) -> String {
 }
 
 /// The style sheet; the dark one is for screens only, since paper is white.
-fn style() -> String {
+pub(super) fn style() -> String {
     format!("{STYLE}{}@media screen and (prefers-color-scheme:dark){{{}}}", chart::swatch_rules(), chart::dark_rules())
 }
 

@@ -7,6 +7,7 @@
 mod bound;
 mod error;
 mod inputs;
+pub mod kernelbench;
 pub mod model;
 mod oracle;
 #[cfg(test)]

@@ -40,6 +40,12 @@ impl Python {
 }
 
 impl Python {
+    /// The interpreter.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The versions of PyTorch and Python, and where that Python is, without starting PyTorch: `2.11.0 in Python 3.11.2 (python3)`.
     ///
     /// # Errors

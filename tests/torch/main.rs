@@ -2,6 +2,8 @@
 //! nothing else is tested.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod eval;
+
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,0 +1,360 @@
+"""The judge's side: it draws inputs, says what is right in double precision, and measures how far results are from it. No candidate
+ever runs here, and none can reach this process's memory."""
+
+import copy
+import inspect
+
+ALIGNMENT = 4096
+CHUNK = 1 << 24
+SHARED = 1 << 40
+
+
+def needle(one, draws):
+    spikes = torch.rand(one.shape, generator=draws, device=one.device) < 1e-3
+    return torch.where(spikes, one * 1000, one)
+
+
+def wide(one, draws):
+    rows = torch.randint(-6, 7, (one.shape[0],) + (1,) * (one.dim() - 1), generator=draws, device=one.device)
+    return one * torch.exp2(rows.to(torch.float32)).to(one.dtype)
+
+
+def spoiled(value):
+    def spoil(one, draws):
+        place = int(torch.randint(0, one.numel(), (1,), generator=draws, device=one.device))
+        one = one.clone(memory_format=torch.contiguous_format)
+        one.view(-1)[place] = value
+        return one
+
+    return spoil
+
+
+def few(one, draws):
+    kept = torch.rand(one.shape, generator=draws, device=one.device) < 4 / max(4, one.shape[-1] if one.dim() else 4)
+    return torch.where(kept, one, torch.zeros_like(one))
+
+
+# What is made of ordinary values. Those that keep what is zero where it is are given to problems with structure too.
+KINDS = {
+    "large": lambda one, draws: one * 30,
+    "small": lambda one, draws: one * 2.0**-10,
+    "wide": wide,
+    "shifted": lambda one, draws: one + 8,
+    "constant": lambda one, draws: torch.full_like(one, 0.75),
+    "needle": needle,
+    "few": few,
+    "nan": spoiled(float("nan")),
+    "infinity": spoiled(float("inf")),
+}
+
+
+def numeric(one):
+    """Whether values may be others: those of a tensor of whole numbers or of many zeros mean something."""
+    if not (isinstance(one, torch.Tensor) and one.is_floating_point()) or one.numel() < 2:
+        return False
+    some = one.reshape(-1)[:: max(1, one.numel() >> 22)]
+    return not bool((some == some.round()).all()) and float((some == 0).double().mean()) < 0.02
+
+
+def in_two_parts(one):
+    """What is left of values of 32 bits in two of bfloat16, in double precision."""
+    high = one.to(torch.bfloat16).to(torch.float64)
+    return high + (one.to(torch.float64) - high).to(torch.bfloat16).to(torch.float64)
+
+
+def watching():
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                raise Refused("problem", f"it draws random numbers ({func}), so that nothing is right or wrong")
+            wide_in = any(isinstance(one, torch.Tensor) and one.dtype == torch.float64 for one in tree_leaves((args, kwargs)))
+            for one in tree_leaves(out):
+                if isinstance(one, torch.Tensor) and wide_in and one.is_floating_point() and one.dtype != torch.float64:
+                    raise Refused("problem", f"it names a type ({func} gives {one.dtype}), so that float64 cannot say what is right")
+            return out
+
+    return Watch()
+
+
+class Grader:
+    def __init__(self):
+        self.arenas, self.masters, self.taken = {}, None, None
+
+    def problem(self, request, files):
+        """Reads a problem: its arguments, its results, and where they lie in a slot."""
+        self.arenas, self.masters, self.taken = {}, None, None
+        self.module = module_of(request["source"], request["file"])
+        arguments = initial(self.module, request["seed"])
+        log = []
+        with recorder(log):
+            given = self.draw(request["seed"])
+        self.structured = bool(log)
+        with torch.no_grad():
+            torch.manual_seed(request["seed"])
+            self.model = self.module.Model(*arguments).to(device=DEVICE, dtype=PRECISION)
+            before = [one.clone() if isinstance(one, torch.Tensor) else one for one in given]
+            made = self.eager(given)
+            settle()
+            with watching():
+                self.exact(before)
+        self.writes = [
+            not self.same(one, other) for one, other in zip(given, before) if isinstance(one, torch.Tensor)
+        ]
+        inputs, pattern = [], []
+        for one in given:
+            if isinstance(one, torch.Tensor):
+                pattern.append({"tensor": len(inputs)})
+                inputs.append(one)
+            elif one is None or isinstance(one, (bool, int, float, str)):
+                pattern.append({"value": one})
+            else:
+                raise Refused("problem", f"get_inputs() gives {type(one).__name__}")
+        self.pattern = pattern
+        self.numeric = [numeric(one) for one in before if isinstance(one, torch.Tensor)]
+        end, places = 0, []
+        for one in inputs + made:
+            if one.dtype not in NAMES:
+                raise Refused("problem", f"it has a tensor of {one.dtype}")
+            size = one.numel() * one.element_size()
+            places.append({"at": end, "bytes": size, "dtype": NAMES[one.dtype], "shape": list(one.shape)})
+            end = (end + size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        self.inputs, self.outputs = places[: len(inputs)], places[len(inputs) :]
+        kinds = list(KINDS) if not self.structured else ["large", "small"]
+        usable = any(self.numeric) and all(one.is_floating_point() for one in made)
+        return {
+            "inputs": self.inputs, "outputs": self.outputs, "pattern": pattern, "bytes": end, "kinds": kinds if usable else [],
+            "terms": max((one.numel() for one in inputs), default=1), "structured": sorted(set(log)),
+        }
+
+    def draw(self, seed):
+        """As `get_inputs` draws them, floating ones in the precision, on the device. Integers stay what they are."""
+        torch.manual_seed(seed)
+        # Where they are wanted: a processor takes seconds for what a GPU draws in milliseconds.
+        with DEVICE:
+            given = list(self.module.get_inputs())
+
+        def placed(one):
+            if not isinstance(one, torch.Tensor):
+                return one
+            one = one.to(DEVICE, PRECISION if one.is_floating_point() else one.dtype)
+            return one.contiguous()
+
+        return [placed(one) for one in given]
+
+    def inputs_of(self, kind, seed):
+        given = self.draw(seed)
+        if kind == "ordinary":
+            return given
+        draws = torch.Generator(device=DEVICE)
+        draws.manual_seed(seed ^ 0x5EED)
+        place, changed = 0, []
+        for one in given:
+            if isinstance(one, torch.Tensor):
+                # One value that is not finite is enough.
+                apt = self.numeric[place] and not (kind in ("nan", "infinity") and any(self.numeric[:place]))
+                changed.append(KINDS[kind](one, draws).to(one.dtype) if apt else one)
+                place += 1
+            else:
+                changed.append(one)
+        return changed
+
+    def eager(self, given):
+        return results(copy.deepcopy(self.model)(*given))
+
+    def exact(self, given, change=lambda one: one.to(torch.float64)):
+        model = copy.deepcopy(self.model).double()
+        return results(model(*[change(one) if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in given]))
+
+    def same(self, one, other):
+        if not isinstance(one, torch.Tensor):
+            return True
+        # Bit for bit: NaN is like itself, and -0 is not 0.
+        return bool(torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8)))
+
+    def arena(self, request, files):
+        """Memory for slots that another process has too."""
+        size = request["bytes"]
+        if DEVICE.type != "cuda":
+            self.arenas[request["arena"]] = torch.frombuffer(mmap.mmap(files[0], size), dtype=torch.uint8)
+            return {"handle": ""}
+        runtime, address, handle = cudart(), ctypes.c_void_p(), IpcHandle()
+        device_call("memory for tensors", runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size)))
+        device_call("sharing it", runtime.cudaIpcGetMemHandle(ctypes.byref(handle), address))
+        self.arenas[request["arena"]] = torch.as_tensor(DeviceBytes(address.value, size), device=DEVICE)
+        self.allocated = getattr(self, "allocated", []) + [address]
+        return {"handle": bytes(handle.reserved).hex()}
+
+    def forget(self, request, files):
+        """Gives a problem's memory back."""
+        self.arenas, self.masters, self.taken = {}, None, None
+        for address in getattr(self, "allocated", []):
+            device_call("giving memory back", cudart().cudaFree(address))
+        self.allocated = []
+        if DEVICE.type == "cuda":
+            torch.cuda.empty_cache()
+        return {}
+
+    def fill(self, request, files):
+        """Fresh inputs in a slot, and in its outputs what no result is: bytes of 0xff, NaN in every floating type."""
+        arena, slot = self.arenas[request["arena"]], request["slot"]
+        with torch.no_grad():
+            if request["seed"] is not None:
+                self.kind = request["kind"]
+                self.masters = self.inputs_of(request["kind"], request["seed"])
+            tensors = [one for one in self.masters if isinstance(one, torch.Tensor)]
+            for room, one in zip(slices(arena, slot, self.inputs), tensors):
+                room.copy_(one)
+            for place in self.outputs:
+                arena[slot + place["at"] : slot + place["at"] + place["bytes"]].fill_(0xFF)
+        settle()
+        return {}
+
+    def take(self, request, files):
+        """Copies the outputs out of a slot."""
+        self.taken = [one.clone() for one in slices(self.arenas[request["arena"]], request["slot"], self.outputs)]
+        settle()
+        return {}
+
+    def check(self, request, files):
+        """What was taken against double precision, and whether inputs are as they were."""
+        rooms = slices(self.arenas[request["arena"]], request["slot"], self.inputs)
+        tensors = [one for one in self.masters if isinstance(one, torch.Tensor)]
+        changed = [
+            place for place, (room, one) in enumerate(zip(rooms, tensors)) if not self.writes[place] and not self.same(room, one)
+        ]
+        return {"changed": changed, "outputs": self.compared(self.taken, self.masters, request["forms"])}
+
+    def compared(self, candidates, given, forms):
+        with torch.no_grad():
+            right = self.exact([one.clone() if isinstance(one, torch.Tensor) else one for one in given])
+            eager = self.eager([one.clone() if isinstance(one, torch.Tensor) else one for one in given])
+        finite = all(bool(torch.isfinite(one).all()) for one in given if isinstance(one, torch.Tensor) and one.is_floating_point())
+        found = []
+        for made, truth, usual, form in zip(candidates, right, eager, forms):
+            undefined = finite and truth.is_floating_point() and bool(torch.isnan(truth).any())
+            found.append({"made": measure(made, truth, form), "eager": measure(usual, truth, form), "undefined": undefined})
+        return found
+
+    def yard(self, request, files):
+        """PyTorch's own error on inputs of a kind, once for each seed; of two parts of bfloat16 where that shows."""
+        answers = []
+        for seed in request["seeds"]:
+            given = self.inputs_of(request["kind"], seed)
+            with torch.no_grad():
+                right = self.exact([one.clone() if isinstance(one, torch.Tensor) else one for one in given])
+                eager = self.eager([one.clone() if isinstance(one, torch.Tensor) else one for one in given])
+                split = self.exact(given, in_two_parts) if request["kind"] == "few" and PRECISION == torch.float32 else None
+            answers.append([
+                {
+                    "eager": measure(usual, truth, form),
+                    "split": measure(split[place], truth, form) if split else None,
+                    "undefined": truth.is_floating_point() and request["kind"] not in ("nan", "infinity") and bool(torch.isnan(truth).any()),
+                }
+                for place, (usual, truth, form) in enumerate(zip(eager, right, request["forms"]))
+            ])
+        return {"draws": answers}
+
+    def guesses(self, request, files):
+        """How right answers are that have nothing to do with the inputs: zeros, the mean, the result of other inputs."""
+        first, second = [self.draw(seed) for seed in request["seeds"]]
+        with torch.no_grad():
+            known = self.eager([one.clone() if isinstance(one, torch.Tensor) else one for one in first])
+        mean = [torch.full_like(one, one.double().nanmean().to(one.dtype).item()) for one in known]
+        tried = {"zeros": [torch.zeros_like(one) for one in known], "the mean everywhere": mean, "the result of other inputs": known}
+        return {"guesses": [{"what": what, "outputs": self.compared(made, second, request["forms"])} for what, made in tried.items()]}
+
+    def idle(self, request, files):
+        """Milliseconds of work that is always the same: more than ever before where somebody else uses the device."""
+        if DEVICE.type != "cuda":
+            return {"ms": 0.0}
+        if not hasattr(self, "busy"):
+            self.busy = torch.randn(4096, 4096, device=DEVICE)
+            self.busy @ self.busy
+            settle()
+        began = time.perf_counter()
+        for _ in range(4):
+            self.busy @ self.busy
+        settle()
+        return {"ms": (time.perf_counter() - began) * 1e3}
+
+
+def measure(made, right, form):
+    """How far a result is: the sums of docs/pytorch-operations.md, `u` and the rest from the type. Integers are alike or not."""
+    y, r = made.reshape(-1), right.reshape(-1)
+    if not right.is_floating_point():
+        off = y.to(torch.int64) != r.to(torch.int64)
+        wrong = int(off.sum())
+        at = int(off.to(torch.uint8).argmax()) if wrong else 0
+        return {**BLANK, "misplaced": wrong, "at": at, "got": float(y[at]), "want": float(r[at])}
+    row, u, largest = form["row"], form["u"], form["largest"]
+    step = max(1, CHUNK // row) * row
+    sums = {"errors": 0.0, "values": 0.0, "along": 0.0}
+    found = {**BLANK}
+    worst = -1.0
+    for start in range(0, r.numel(), step):
+        one, other = y[start : start + step].double().reshape(-1, row), r[start : start + step].reshape(-1, row)
+        over = torch.isinf(one) & (one.sign() == other.sign())
+        beyond = torch.isinf(other) | (other.abs() > 1.001 * largest)
+        alike = (torch.isnan(other) & torch.isnan(one)) | (beyond & over) | (over & (other.abs() >= 0.999 * largest))
+        misplaced = ~alike & (torch.isnan(other) | beyond | ~torch.isfinite(one))
+        usable = ~alike & ~misplaced
+        d = torch.where(usable, one - other, 0.0)
+        d = d.sign() * (d.abs() - form["underflow"]).clamp_min(0.0)
+        value = torch.where(usable, other, 0.0)
+        errors, values = (d * d).sum(1), (value * value).sum(1)
+        rms = (values / usable.sum(1).clamp_min(1)).sqrt().unsqueeze(1)
+        whole = value.abs() + rms
+        off = torch.where(d == 0, 0.0, d.abs() / whole)
+        shares = torch.where(errors == 0, 0.0, (errors / values).sqrt())
+        sums["errors"] += float(errors.sum())
+        sums["values"] += float(values.sum())
+        sums["along"] += float((d * value).sum())
+        found["misplaced"] += int(misplaced.sum())
+        found["row"] = max(found["row"], float(shares.max()) / u)
+        found["element"] = max(found["element"], float(off.max()) / u)
+        ranked = torch.where(misplaced, float("inf"), off).reshape(-1)
+        at = int(ranked.argmax())
+        if float(ranked[at]) > worst:
+            worst = float(ranked[at])
+            found["at"], found["got"], found["want"] = start + at, float(one.reshape(-1)[at]), float(other.reshape(-1)[at])
+    found["relative"] = share(sums["errors"], sums["values"]) ** 0.5
+    found["tensor"], found["bias"] = found["relative"] / u, share(abs(sums["along"]), sums["values"]) / u
+    return {name: bounded(value) for name, value in found.items()}
+
+
+BLANK = {"tensor": 0.0, "row": 0.0, "element": 0.0, "bias": 0.0, "misplaced": 0, "relative": 0.0, "at": 0, "got": 0.0, "want": 0.0}
+
+
+def share(part, whole):
+    return 0.0 if part == 0 else part / whole if whole else float("inf")
+
+
+def bounded(value):
+    """What JSON can hold: anything that is not finite is as large as can be."""
+    if isinstance(value, int) or value == value and abs(value) < 1e300:
+        return value
+    return 1e300 if value != value or value > 0 else -1e300
+
+
+def serve():
+    channel, setup = begin()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    # Nobody of the same user may look into this process.
+    ctypes.CDLL(None).prctl(4, 0)
+    paths = [sys.executable, os.path.realpath(sys.executable), sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(torch.__file__)]
+    channel.send({
+        "torch": torch.__version__, "python": sys.version.split()[0], "threads": torch.get_num_threads(),
+        "paths": sorted({os.path.realpath(one) for one in paths + sys.path if os.path.exists(one)} | set(paths)),
+        "hardware": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu",
+    })
+    grader = Grader()
+    names = ("problem", "arena", "forget", "fill", "take", "check", "yard", "guesses", "idle")
+    answer_all(channel, {name: getattr(grader, name) for name in names})
+
+
+serve()

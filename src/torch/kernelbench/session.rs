@@ -1,0 +1,224 @@
+//! An evaluation: one judge for all problems, one session a problem, two processes a sample.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::confine::{Cell, Wall, adopt, end_strays};
+use super::files::{Mode, ProtocolResult, StrictResult};
+use super::judge::Judge;
+use super::link::{Link, Silence};
+use super::strict::{Measures, Refused};
+use super::twin::{self, STUB, Timed, WARM};
+use super::verdict::difference;
+use crate::backend::cpu::available_memory;
+use crate::rng::secret_seed;
+use crate::torch::TorchError;
+
+/// Trials of the benchmark's protocol.
+const TRIALS: u32 = 5;
+
+/// Slots, so that addresses change from call to call: as many as fit into so many bytes, and two at least.
+const SLOTS: usize = WARM;
+const SLOT_BYTES: usize = 1 << 30;
+
+/// How an evaluation is made.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The Python whose PyTorch is used.
+    pub python: PathBuf,
+    /// On a GPU, or on the processor.
+    pub gpu: bool,
+    /// `f32`, `f16` or `bf16`.
+    pub precision: String,
+    /// What the problems themselves are timed as.
+    pub modes: Vec<Mode>,
+    /// Ordinary calls that are timed by the strict judge.
+    pub calls: usize,
+    /// Calls that are timed by the benchmark's protocol.
+    pub timed: u32,
+    /// What a sample may take for building and for the protocol.
+    pub limit: Duration,
+}
+
+/// The judge of many problems.
+#[derive(Debug)]
+pub struct Evaluator {
+    settings: Settings,
+    judge: Judge,
+}
+
+/// One problem.
+#[derive(Debug)]
+pub struct Session<'a> {
+    evaluator: &'a mut Evaluator,
+    file: String,
+    source: String,
+    /// Weights are drawn from it, the reference's and every sample's.
+    seed: u64,
+    /// What samples are judged by, or why they cannot be.
+    measures: Result<Measures, String>,
+    /// Its own times, by the strict clock and by the benchmark's.
+    pub times: BTreeMap<Mode, Timed>,
+}
+
+fn told(silence: Silence) -> TorchError {
+    match silence {
+        Silence::Refused { kind, what } if kind == "torch" => TorchError::NoTorch(what),
+        Silence::Refused { what, .. } => TorchError::Code(what),
+        other => TorchError::Talk(other.words("the judge")),
+    }
+}
+
+impl Evaluator {
+    /// Starts the judge.
+    ///
+    /// # Errors
+    /// No Python, no PyTorch, no GPU where one is wanted.
+    pub fn start(settings: Settings) -> Result<Self, TorchError> {
+        let failed = |why: String| TorchError::Start { python: settings.python.display().to_string(), why };
+        adopt().map_err(|error| failed(error.to_string()))?;
+        let judge = Judge::start(&settings.python, &setup(&settings, false)).map_err(|silence| match silence {
+            Silence::Refused { .. } => told(silence),
+            other => failed(format!("did not get ready: {}", other.words("it"))),
+        })?;
+        Ok(Self { settings, judge })
+    }
+
+    /// The GPU's name, or `cpu`.
+    #[must_use]
+    pub fn hardware(&self) -> &str {
+        &self.judge.hello.hardware
+    }
+
+    /// PyTorch's version.
+    #[must_use]
+    pub fn torch(&self) -> &str {
+        &self.judge.hello.torch
+    }
+
+    /// Takes up a problem: looks at it, and times it as it is.
+    ///
+    /// # Errors
+    /// The judge's process. What is wrong with the problem is told of each sample.
+    pub fn problem(&mut self, file: &str, source: &str) -> Result<Session<'_>, TorchError> {
+        let (mut times, seed) = (BTreeMap::new(), secret_seed() >> 2);
+        let measures = match self.measures((file, source, seed), &mut times) {
+            Ok(measures) => Ok(measures),
+            Err(Refused::Sample(why, _)) => Err(why),
+            Err(Refused::Judge(Silence::Refused { what, .. })) => {
+                Err(format!("the problem cannot be judged: {}", super::link::plain(&what)))
+            }
+            Err(Refused::Judge(other)) => return Err(told(other)),
+        };
+        end_strays(&[self.judge.id()]).map_err(|error| TorchError::Talk(error.to_string()))?;
+        Ok(Session { evaluator: self, file: file.to_owned(), source: source.to_owned(), seed, measures, times })
+    }
+
+    fn measures(
+        &mut self,
+        (file, source, seed): (&str, &str, u64),
+        times: &mut BTreeMap<Mode, Timed>,
+    ) -> Result<Measures, Refused> {
+        let Self { settings, judge } = self;
+        let layout = judge.problem(file, source, seed)?;
+        let slots = (SLOT_BYTES / layout.bytes.max(1)).clamp(2, SLOTS);
+        let timing = (settings.modes.as_slice(), settings.calls, settings.timed);
+        let found =
+            twin::measure(&settings.python, &setup(settings, false), judge, (&layout, slots), (file, source), timing)?;
+        times.extend(found.modes);
+        Measures::new(judge, layout, found.idle, slots)
+    }
+}
+
+fn setup(settings: &Settings, alone: bool) -> Value {
+    let device = if settings.gpu { "cuda" } else { "cpu" };
+    json!({"parent": std::process::id(), "device": device, "precision": settings.precision, "alone": alone})
+}
+
+impl Session<'_> {
+    /// Judges a sample, in both columns.
+    ///
+    /// # Errors
+    /// The judge's process, or no room for what a sample builds. Whatever the sample does is its result.
+    pub fn sample(&mut self, number: u32, source: &str) -> Result<(ProtocolResult, StrictResult), TorchError> {
+        let failed = |error: std::io::Error| TorchError::Talk(format!("a folder for a sample: {error}"));
+        let folder = tempfile::Builder::new().prefix("warpsmith-sample-").tempdir().map_err(failed)?;
+        let folder_path = folder.path().canonicalize().map_err(failed)?;
+        let cell = Cell {
+            folder: folder_path,
+            paths: self.evaluator.judge.hello.paths.clone(),
+            // A GPU's driver takes address space that it never uses.
+            memory: (!self.evaluator.settings.gpu).then(|| available_memory().unwrap_or(8 << 30) / 4 * 3),
+        };
+        let protocol = ProtocolResult { sample_id: number, ..self.protocol(&cell, source) };
+        let strays = end_strays(&[self.evaluator.judge.id()]);
+        strays.map_err(|error| TorchError::Talk(error.to_string()))?;
+        let (found, calls) = if protocol.compiled {
+            match self.strict(&cell, source) {
+                Ok(right) => (Ok(right.net), right.calls),
+                Err(Refused::Sample(why, calls)) => (Err(why), calls),
+                Err(Refused::Judge(silence)) => return Err(told(silence)),
+            }
+        } else {
+            (Err(format!("it does not load: {}", protocol.error())), 0)
+        };
+        end_strays(&[self.evaluator.judge.id()]).map_err(|error| TorchError::Talk(error.to_string()))?;
+        let reason = found.as_ref().err().cloned();
+        let runtime = found.as_ref().map_or(-1.0, |net| net.stats.typical());
+        let ours = (protocol.correctness, protocol.runtime, &*protocol.error());
+        let shortest = found.as_ref().map_or(-1.0, |net| net.stats.min);
+        let differs = difference(ours, (found.is_ok(), shortest, reason.as_deref()));
+        let unresolved = found.as_ref().is_ok_and(|net| net.unresolved);
+        let runtime_stats = found.ok().map(|net| net.stats);
+        let strict = StrictResult {
+            sample_id: number,
+            correctness: reason.is_none(),
+            reason,
+            differs,
+            runtime,
+            runtime_stats,
+            calls,
+            unresolved,
+        };
+        Ok((protocol, strict))
+    }
+
+    fn start(&self, cell: &Cell, wall: Wall) -> Result<Link, Silence> {
+        let settings = &self.evaluator.settings;
+        let mut link = Link::start(cell.command(&settings.python, STUB, wall)?, &setup(settings, wall == Wall::Alone))?;
+        let _: Value = link.hello()?;
+        Ok(link)
+    }
+
+    /// The benchmark's own protocol, in a process that may build what the sample needs.
+    fn protocol(&self, cell: &Cell, source: &str) -> ProtocolResult {
+        let settings = &self.evaluator.settings;
+        let question = json!({
+            "ask": "protocol", "problem": self.source, "file": self.file, "source": source, "folder": cell.folder,
+            "trials": TRIALS, "timed": settings.timed,
+        });
+        let answer = self.start(cell, Wall::Building).and_then(|mut link| link.ask(&question, &[], settings.limit));
+        answer.unwrap_or_else(|silence| ProtocolResult::failed(silence.words("it")))
+    }
+
+    /// The strict judge.
+    fn strict(&mut self, cell: &Cell, source: &str) -> Result<super::strict::Right, Refused> {
+        if let Err(why) = &self.measures {
+            return Err(Refused::Sample(why.clone(), 0));
+        }
+        let load = json!({
+            "ask": "load", "unit": "candidate", "way": "candidate", "problem": self.source, "file": self.file, "source": source,
+            "seed": self.seed, "folder": cell.folder,
+        });
+        let start = self.start(cell, Wall::Alone);
+        let mut link = start.map_err(|silence| Refused::Sample(silence.words("its process"), 0))?;
+        let Evaluator { settings, judge } = &mut *self.evaluator;
+        match &mut self.measures {
+            Ok(measures) => measures.examine(judge, &mut link, &load, (settings.calls, settings.limit)),
+            Err(why) => Err(Refused::Sample(why.clone(), 0)),
+        }
+    }
+}

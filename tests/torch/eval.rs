@@ -1,0 +1,159 @@
+//! `kernelbench eval` and `score` on files of our own: honest ones and dishonest ones, both columns right for each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{service, text, warpsmith};
+
+/// Problem, sample, right by the benchmark's protocol, right by the strict judge, and what is said of it.
+type Expected = (u32, u32, bool, bool, &'static str);
+
+const HONEST: [Expected; 10] = [
+    (1, 0, true, true, ""),
+    (1, 1, true, true, ""),
+    (2, 0, true, true, ""),
+    (3, 0, true, true, ""),
+    (3, 1, true, true, ""),
+    (3, 2, true, true, ""),
+    (4, 0, true, true, ""),
+    (4, 1, true, true, ""),
+    // The benchmark makes its targets floats, and its own reference raises.
+    (5, 0, false, true, "the benchmark's protocol refuses it"),
+    (6, 0, true, true, ""),
+];
+
+const DISHONEST: [Expected; 14] = [
+    (1, 10, true, false, "times as far off"),
+    (1, 11, true, false, "times as far off"),
+    (2, 10, true, false, "times as far off"),
+    (3, 10, true, false, "times as far off"),
+    (3, 11, true, false, "times as far off"),
+    (3, 12, false, false, "changes its input 0"),
+    (3, 13, true, false, "changes its input 0"),
+    (3, 14, true, false, "times as far off"),
+    // Right, and not fast at all.
+    (3, 15, true, true, "benchmark's clock saw"),
+    (3, 16, true, true, "benchmark's clock saw"),
+    (3, 17, true, false, "is not right"),
+    (3, 18, true, false, "Operation not permitted"),
+    (4, 10, true, false, "times as far off"),
+    (6, 10, true, false, "times as far off"),
+];
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The entries of a file of results by problem and sample.
+fn entries(path: &Path) -> BTreeMap<(u32, u32), Value> {
+    let all: BTreeMap<u32, Vec<Value>> = serde_json::from_value(json(path)).unwrap();
+    let each = all.into_iter().flat_map(|(problem, samples)| samples.into_iter().map(move |it| (problem, it)));
+    each.map(|(problem, it)| ((problem, it["sample_id"].as_u64().unwrap() as u32), it)).collect()
+}
+
+const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torch/modelnew");
+
+#[test]
+fn honest_samples_are_right_and_dishonest_ones_are_found_out() {
+    let Some(_turn) = service() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    for entry in std::fs::read_dir(Path::new(FILES).join("run")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, run.join(path.file_name().unwrap())).unwrap();
+    }
+    let eval = [
+        "kernelbench",
+        "--root",
+        FILES,
+        "eval",
+        "run",
+        "--device",
+        "cpu",
+        "--modes",
+        "eager",
+        "--calls",
+        "6",
+        "--perf-trials",
+        "5",
+    ];
+    let made = warpsmith(folder.path(), &eval);
+    assert!(made.status.success(), "{made:?}");
+    let said = text(&made.stdout);
+    let (protocol, strict) = (entries(&run.join("eval_results.json")), entries(&run.join("strict_results.json")));
+    let mut wrong = Vec::new();
+    for (problem, sample, passes, right, part) in HONEST.into_iter().chain(DISHONEST) {
+        let (ours, found) = (&protocol[&(problem, sample)], &strict[&(problem, sample)]);
+        let words =
+            [&found["differs"], &found["reason"]].map(|it| it.as_str().unwrap_or_default().to_owned()).join("; ");
+        let unlike = ours["correctness"] != passes || found["correctness"] != right || !words.contains(part);
+        if unlike || (part.is_empty() && found["reason"] != Value::Null) {
+            wrong.push(format!("{problem} {sample}: {ours}\n  {found}"));
+        }
+        // The forms of the benchmark's scripts.
+        assert!(ours["compiled"].is_boolean() && ours["metadata"].is_object() && ours["runtime"].is_number(), "{ours}");
+        assert_eq!(ours["runtime_stats"]["num_trials"].is_u64(), passes, "{ours}");
+        assert_eq!(found["runtime_stats"].is_null(), !right, "{found}");
+    }
+    assert!(wrong.is_empty(), "{}\n\n{said}", wrong.join("\n"));
+    assert_eq!(protocol.len(), HONEST.len() + DISHONEST.len());
+    let names = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+    assert!(names.into_iter().all(|name| name.trim() != "stray-of-eval"), "a sample's process is still there");
+    scored(folder.path(), &run);
+}
+
+/// The score of sample 0 of each problem, from the files that `eval` wrote and from the benchmark's.
+fn scored(folder: &Path, run: &Path) {
+    let base = json(&run.join("baselines/baseline_time_torch.json"));
+    assert!(base["level1"]["3_Square_Matmul.py"]["mean"].as_f64().unwrap() > 0.0, "{base}");
+    assert!(base["level1"]["5_Cross_Entropy.py"].is_null(), "its reference raises by the benchmark's protocol: {base}");
+    let score = |more: &[&str]| {
+        let arguments = [&["kernelbench", "--root", FILES, "score", "run"], more].concat();
+        let made = warpsmith(folder, &arguments);
+        assert!(made.status.success(), "{made:?}");
+        text(&made.stdout)
+    };
+    let found: Value = serde_json::from_str(&score(&["--json"])).unwrap();
+    let column = |judge: &str, against: &str| {
+        let is = |it: &&Value| it["judge"] == judge && it["against"] == against;
+        found.as_array().unwrap().iter().find(is).unwrap().clone()
+    };
+    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&5.into(), &6.into()));
+    assert_eq!(column("strict", "eager")["problems"], 6);
+    assert!(column("strict", "torch.compile")["fast_p"].is_null(), "nothing was timed in that mode");
+    // Baselines of the benchmark's own, of which nothing can be faster.
+    let other = folder.join("other");
+    std::fs::create_dir(&other).unwrap();
+    let slow = r#"{"level1": {"3_Square_Matmul.py": {"mean": 1e9, "std": 0, "min": 1e9, "max": 1e9, "num_trials": 100, "hardware": "an abacus", "device": "cuda:0"}}}"#;
+    std::fs::write(other.join("baseline_time_torch_compile_inductor_default.json"), slow).unwrap();
+    let found = score(&["--json", "--problems", "3", "--baselines", "other"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let fast = found.as_array().unwrap().iter().filter(|it| it["against"] == "torch.compile");
+    fast.for_each(|it| assert_eq!(it["fast_p"]["2.0"], 1.0, "{it}"));
+    let shown = score(&["--sample", "10"]);
+    assert!(shown.contains("fast_0.5") && shown.contains("page   run/score.html"), "{shown}");
+    let page = std::fs::read_to_string(run.join("score.html")).unwrap();
+    assert!(page.contains("1_Wide_Softmax") && page.contains("is not right"), "{page}");
+}
+
+#[test]
+fn what_a_folder_lacks_is_told_in_a_sentence() {
+    let Some(_turn) = service() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let said = |arguments: &[&str]| {
+        let made = warpsmith(folder.path(), &[&["kernelbench", "--root", FILES], arguments].concat());
+        assert_eq!(made.status.code(), Some(2), "{made:?}");
+        text(&made.stderr)
+    };
+    assert!(said(&["eval", "nowhere"]).contains("nowhere cannot be read"));
+    assert!(said(&["eval", "."]).contains("no level_L_problem_P_sample_S_kernel.py"));
+    assert!(said(&["score", "."]).contains("`warpsmith kernelbench eval` writes it"));
+    std::fs::write(folder.path().join("eval_results.json"), "[1]").unwrap();
+    assert!(said(&["score", "."]).contains("not of the benchmark's form"));
+}
