@@ -72,13 +72,6 @@ impl Python {
     }
 }
 
-impl Python {
-    /// The interpreter.
-    pub(super) fn program(&self) -> &Path {
-        &self.program
-    }
-}
-
 impl Default for Python {
     fn default() -> Self {
         Self::chosen(None)
