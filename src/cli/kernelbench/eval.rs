@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::super::options::PythonArgs;
+use super::super::options::{DeviceArgs, PythonArgs};
 use super::super::problem::told;
 use super::super::{say, warn};
 use super::{number, problems};
@@ -18,6 +18,7 @@ use crate::torch::Python;
 use crate::torch::kernelbench::{
     Baselines, Evaluator, Mode, ProtocolResult, Results, SampleName, Settings, StrictResult, TimeStats,
 };
+use crate::workspace::BackendName;
 
 /// What the benchmark's scripts call their results, and where these and the strict ones lie below a run's folder.
 pub(super) const PROTOCOL: &str = "eval_results.json";
@@ -47,9 +48,6 @@ pub(super) struct Args {
     /// What the problems themselves are timed as
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     modes: Vec<Mode>,
-    /// What computes [default: cuda where there is a GPU, else cpu]
-    #[arg(long, value_enum)]
-    device: Option<Device>,
     /// The type of floating inputs and parameters
     #[arg(long, value_enum, default_value = "f32")]
     precision: Dtype,
@@ -62,15 +60,6 @@ pub(super) struct Args {
     /// Seconds for building a sample and for the protocol
     #[arg(long, value_name = "S", default_value_t = 180)]
     seconds: u64,
-}
-
-/// What computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Device {
-    /// A GPU.
-    Cuda,
-    /// The processor.
-    Cpu,
 }
 
 /// Numbers of problems: `1-20`, or `3,7,19`.
@@ -103,13 +92,13 @@ impl Numbers {
 /// Samples by level and problem, each with its number.
 type Samples = BTreeMap<(u32, u32), Vec<(u32, PathBuf)>>;
 
-pub(super) fn main(root: &Path, python: &PythonArgs, args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: &Args) -> anyhow::Result<ExitCode> {
     let samples = samples(args)?;
     let files = problems(root, args.level)?.into_iter().map(|(level, path)| ((level, number(&path)), path));
     let files: BTreeMap<(u32, u32), PathBuf> = files.collect();
     let missing = crate::sandbox::protections().into_iter().take(2).filter_map(|protection| protection.missing());
     missing.for_each(|missing| warn(&format!("this machine lacks {missing}")));
-    let mut evaluator = start(python, args)?;
+    let mut evaluator = start(device, python, args)?;
     say(&format!(
         "{} samples of {} problems, PyTorch {} on {}",
         samples.values().map(Vec::len).sum::<usize>(),
@@ -149,11 +138,11 @@ fn samples(args: &Args) -> anyhow::Result<Samples> {
     }
 }
 
-fn start(python: &PythonArgs, args: &Args) -> anyhow::Result<Evaluator> {
+fn start(device: DeviceArgs, python: &PythonArgs, args: &Args) -> anyhow::Result<Evaluator> {
     let there = || std::fs::exists("/dev/nvidiactl").unwrap_or(false);
     let settings = Settings {
         python: Python::chosen(python.python.as_deref()).program().to_owned(),
-        gpu: args.device.map_or_else(there, |device| device == Device::Cuda),
+        gpu: device.backend.map_or_else(there, |it| it == BackendName::Cuda).then_some(device.device.unwrap_or(0)),
         precision: args.precision.to_string(),
         modes: args.modes.clone(),
         calls: args.calls as usize,

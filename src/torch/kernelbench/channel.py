@@ -74,7 +74,7 @@ def begin():
     if setup["device"] != "cpu" and not torch.cuda.is_available():
         channel.send({"error": {"kind": "torch", "what": f"PyTorch {torch.__version__} sees no GPU"}})
         os._exit(1)
-    DEVICE = torch.device("cuda:0" if setup["device"] != "cpu" else "cpu")
+    DEVICE = torch.device(setup["device"])
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
         torch.cuda.init()

@@ -3,10 +3,9 @@ ever runs here, and none can reach this process's memory."""
 
 import copy
 import inspect
+import struct
 
 ALIGNMENT = 4096
-CHUNK = 1 << 24
-SHARED = 1 << 40
 
 
 def needle(one, draws):
@@ -236,7 +235,7 @@ class Grader:
         found = []
         for made, truth, usual, form in zip(candidates, right, eager, forms):
             undefined = finite and truth.is_floating_point() and bool(torch.isnan(truth).any())
-            found.append({"made": measure(made, truth, form), "eager": measure(usual, truth, form), "undefined": undefined})
+            found.append({"made": parts_of(made, truth, form), "eager": parts_of(usual, truth, form), "undefined": undefined})
         return found
 
     def yard(self, request, files):
@@ -250,8 +249,8 @@ class Grader:
                 split = self.exact(given, in_two_parts) if request["kind"] == "few" and PRECISION == torch.float32 else None
             answers.append([
                 {
-                    "eager": measure(usual, truth, form),
-                    "split": measure(split[place], truth, form) if split else None,
+                    "eager": parts_of(usual, truth, form),
+                    "split": parts_of(split[place], truth, form) if split else None,
                     "undefined": truth.is_floating_point() and request["kind"] not in ("nan", "infinity") and bool(torch.isnan(truth).any()),
                 }
                 for place, (usual, truth, form) in enumerate(zip(eager, right, request["forms"]))
@@ -282,55 +281,25 @@ class Grader:
         return {"ms": (time.perf_counter() - began) * 1e3}
 
 
-def measure(made, right, form):
-    """How far a result is: the sums of docs/pytorch-operations.md, `u` and the rest from the type. Integers are alike or not."""
+def parts_of(made, right, form):
+    """How far a result is, as `measure.py` has it. Integers are alike or not."""
     y, r = made.reshape(-1), right.reshape(-1)
     if not right.is_floating_point():
         off = y.to(torch.int64) != r.to(torch.int64)
         wrong = int(off.sum())
         at = int(off.to(torch.uint8).argmax()) if wrong else 0
         return {**BLANK, "misplaced": wrong, "at": at, "got": float(y[at]), "want": float(r[at])}
-    row, u, largest = form["row"], form["u"], form["largest"]
-    step = max(1, CHUNK // row) * row
-    sums = {"errors": 0.0, "values": 0.0, "along": 0.0}
-    found = {**BLANK}
-    worst = -1.0
-    for start in range(0, r.numel(), step):
-        one, other = y[start : start + step].double().reshape(-1, row), r[start : start + step].reshape(-1, row)
-        over = torch.isinf(one) & (one.sign() == other.sign())
-        beyond = torch.isinf(other) | (other.abs() > 1.001 * largest)
-        alike = (torch.isnan(other) & torch.isnan(one)) | (beyond & over) | (over & (other.abs() >= 0.999 * largest))
-        misplaced = ~alike & (torch.isnan(other) | beyond | ~torch.isfinite(one))
-        usable = ~alike & ~misplaced
-        d = torch.where(usable, one - other, 0.0)
-        d = d.sign() * (d.abs() - form["underflow"]).clamp_min(0.0)
-        value = torch.where(usable, other, 0.0)
-        errors, values = (d * d).sum(1), (value * value).sum(1)
-        rms = (values / usable.sum(1).clamp_min(1)).sqrt().unsqueeze(1)
-        whole = value.abs() + rms
-        off = torch.where(d == 0, 0.0, d.abs() / whole)
-        shares = torch.where(errors == 0, 0.0, (errors / values).sqrt())
-        sums["errors"] += float(errors.sum())
-        sums["values"] += float(values.sum())
-        sums["along"] += float((d * value).sum())
-        found["misplaced"] += int(misplaced.sum())
-        found["row"] = max(found["row"], float(shares.max()) / u)
-        found["element"] = max(found["element"], float(off.max()) / u)
-        ranked = torch.where(misplaced, float("inf"), off).reshape(-1)
-        at = int(ranked.argmax())
-        if float(ranked[at]) > worst:
-            worst = float(ranked[at])
-            found["at"], found["got"], found["want"] = start + at, float(one.reshape(-1)[at]), float(other.reshape(-1)[at])
-    found["relative"] = share(sums["errors"], sums["values"]) ** 0.5
-    found["tensor"], found["bias"] = found["relative"] / u, share(abs(sums["along"]), sums["values"]) / u
-    return {name: bounded(value) for name, value in found.items()}
+
+    def doubles(bits):
+        return [bounded(struct.unpack("<d", struct.pack("<Q", one))[0]) for one in bits]
+
+    found = measure(y, r, form)
+    parts = dict(zip(("tensor", "row", "element", "bias"), doubles(found["parts"])))
+    got, want = doubles(found["values"])
+    return {**parts, "misplaced": found["misplaced"], "relative": doubles(found["rms"])[0], "at": found["at"], "got": got, "want": want}
 
 
 BLANK = {"tensor": 0.0, "row": 0.0, "element": 0.0, "bias": 0.0, "misplaced": 0, "relative": 0.0, "at": 0, "got": 0.0, "want": 0.0}
-
-
-def share(part, whole):
-    return 0.0 if part == 0 else part / whole if whole else float("inf")
 
 
 def bounded(value):

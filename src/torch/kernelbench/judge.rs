@@ -14,9 +14,15 @@ use super::link::{Link, Silence};
 use super::verdict::{Measure, Output};
 use crate::op::Dtype;
 
-/// What it runs. `describe.py` finds structure in what a file draws.
-const SOURCE: &str =
-    concat!(include_str!("../describe.py"), "\n", include_str!("channel.py"), "\n", include_str!("grader.py"));
+/// What it runs. `describe.py` finds structure in what a file draws, `measure.py` says how far results are off.
+const SOURCE: &str = concat!(
+    include_str!("../describe.py"),
+    include_str!("../measure.py"),
+    include_str!("channel.py"),
+    "
+",
+    include_str!("grader.py")
+);
 
 /// For anything in double precision.
 const PATIENCE: Duration = Duration::from_secs(300);

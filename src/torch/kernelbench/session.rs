@@ -29,8 +29,8 @@ const SLOT_BYTES: usize = 1 << 30;
 pub struct Settings {
     /// The Python whose PyTorch is used.
     pub python: PathBuf,
-    /// On a GPU, or on the processor.
-    pub gpu: bool,
+    /// Which GPU; none on the processor.
+    pub gpu: Option<u32>,
     /// `f32`, `f16` or `bf16`.
     pub precision: String,
     /// What the problems themselves are timed as.
@@ -134,7 +134,7 @@ impl Evaluator {
 }
 
 fn setup(settings: &Settings, alone: bool) -> Value {
-    let device = if settings.gpu { "cuda" } else { "cpu" };
+    let device = settings.gpu.map_or_else(|| "cpu".to_owned(), |index| format!("cuda:{index}"));
     json!({"parent": std::process::id(), "device": device, "precision": settings.precision, "alone": alone})
 }
 
@@ -151,7 +151,7 @@ impl Session<'_> {
             folder: folder_path,
             paths: self.evaluator.judge.hello.paths.clone(),
             // A GPU's driver takes address space that it never uses.
-            memory: (!self.evaluator.settings.gpu).then(|| available_memory().unwrap_or(8 << 30) / 4 * 3),
+            memory: self.evaluator.settings.gpu.is_none().then(|| available_memory().unwrap_or(8 << 30) / 4 * 3),
         };
         let protocol = ProtocolResult { sample_id: number, ..self.protocol(&cell, source) };
         let strays = end_strays(&[self.evaluator.judge.id()]);
