@@ -90,13 +90,12 @@ fn honest_samples_are_right_and_dishonest_ones_are_found_out() {
         let words =
             [&found["differs"], &found["reason"]].map(|it| it.as_str().unwrap_or_default().to_owned()).join("; ");
         let unlike = ours["correctness"] != passes || found["correctness"] != right || !words.contains(part);
-        if unlike || (part.is_empty() && found["reason"] != Value::Null) {
+        let timed = ours["runtime_stats"]["num_trials"].is_u64() == passes && found["runtime_stats"].is_null() != right;
+        if unlike || !timed || (part.is_empty() && found["reason"] != Value::Null) {
             wrong.push(format!("{problem} {sample}: {ours}\n  {found}"));
         }
         // The forms of the benchmark's scripts.
         assert!(ours["compiled"].is_boolean() && ours["metadata"].is_object() && ours["runtime"].is_number(), "{ours}");
-        assert_eq!(ours["runtime_stats"]["num_trials"].is_u64(), passes, "{ours}");
-        assert_eq!(found["runtime_stats"].is_null(), !right, "{found}");
     }
     assert!(wrong.is_empty(), "{}\n\n{said}", wrong.join("\n"));
     assert_eq!(protocol.len(), HONEST.len() + DISHONEST.len());

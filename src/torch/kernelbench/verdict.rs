@@ -125,7 +125,7 @@ impl Output {
         match (misplaced, stats.within(1.0)) {
             (_, true) => None,
             (true, _) => Some(format!(
-                "{named}{} of {} elements are not finite where they should be, or not written; the first is element {}",
+                "{named}{} of {} elements are NaN or infinite where they should not be, or not where they should, as what was never written is; one is element {}",
                 made.misplaced, self.elements, made.at
             )),
             (false, _) if !(stats.worst <= 1.0) => Some(format!(
@@ -177,7 +177,7 @@ mod tests {
             assert!(it.failure(&wrong, &limits).is_some(), "{wrong:?}");
         }
         assert!(
-            it.failure(&Measure { misplaced: 1, ..off(0.0, 0.0, 0.0, 0.0) }, &limits).unwrap().contains("not finite")
+            it.failure(&Measure { misplaced: 1, ..off(0.0, 0.0, 0.0, 0.0) }, &limits).unwrap().contains("NaN or infinite")
         );
     }
 
