@@ -142,9 +142,9 @@ fn row(service: &Service, level: u32, path: &Path, free: Option<u64>) -> anyhow:
         Ok(described) => {
             let bytes = torch::bytes(&described);
             let wanted = bytes.saturating_mul(BYTES_EACH);
-            let too_large = free.filter(|free| wanted > *free).map(|free| {
-                format!("judging it takes about {}, and this device has {}", size(wanted), size(free))
-            });
+            let too_large = free
+                .filter(|free| wanted > *free)
+                .map(|free| format!("judging it takes about {}, and this device has {}", size(wanted), size(free)));
             let refused = torch::refusal(&described).or(too_large);
             Ok(Row { level, problem, tensors: tensors(&described), bytes, flops: described.flops, refused })
         }

@@ -103,7 +103,9 @@ fn prepare<B: Backend>(
         match oracle.prepare((way, index), &rig.shapes[index].memory, &mut rig.arena, 0, cold) {
             Ok(_) => {}
             // That it cannot be asked at all is no word on this way.
-            Err(error @ (TorchError::Start { .. } | TorchError::NoTorch(_))) => return Err(JudgeError::from(error).into()),
+            Err(error @ (TorchError::Start { .. } | TorchError::NoTorch(_))) => {
+                return Err(JudgeError::from(error).into());
+            }
             Err(error) => return Ok(Err(error.to_string())),
         }
     }
@@ -158,7 +160,8 @@ fn rows(
     how: &str,
 ) -> Vec<Baseline> {
     let row = |(index, wanted): (usize, &TargetShape)| {
-        let times = blocks.as_ref().map(|blocks| blocks.iter().map(|block| block.incumbent_us[index]).collect::<Vec<_>>());
+        let times =
+            blocks.as_ref().map(|blocks| blocks.iter().map(|block| block.incumbent_us[index]).collect::<Vec<_>>());
         Baseline {
             name: way.name().to_owned(),
             shape: wanted.shape.clone(),

@@ -8,8 +8,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::Value;
 
 use super::TorchError;
-use super::wire::{Out, Tensor, type_name};
 use super::bound::row_length;
+use super::wire::{Out, Tensor, type_name};
 use crate::backend::{Arena, Backend, CaseMemory, Lent, MemoryError, Piece, Placing, Region};
 use crate::op::{Case, DrawPlan, OpError, Operation, Role};
 
@@ -29,7 +29,12 @@ impl Inputs {
     }
 
     /// Inputs of a case that are drawn from `seed` for PyTorch alone, as a judge would draw them, in an arena of their own.
-    pub(super) fn drawn<B: Backend>(backend: &B, op: &Operation, case: &Case, seed: u64) -> Result<Drawn<B>, TorchError> {
+    pub(super) fn drawn<B: Backend>(
+        backend: &B,
+        op: &Operation,
+        case: &Case,
+        seed: u64,
+    ) -> Result<Drawn<B>, TorchError> {
         let mut wanted = Vec::new();
         for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Input) {
             let there = op.present(tensor, &case.shape).map_err(words)?;

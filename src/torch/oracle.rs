@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::TorchError;
 use super::bound::{Floors, Form, Measured, Parts, few_terms, row_length};
 use super::inputs::{Inputs, Outputs, numbers, outs, words};
 use super::service::{Service, Unit};
 use super::wire::{Ask, Compared, Evaluated, Far, Guessed, Out, Region};
-use super::TorchError;
 use crate::backend::{Backend, CaseMemory, Lent, merge_outputs, told_apart};
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, Dtype, Operation, Role};

@@ -179,7 +179,10 @@ fn a_yardstick_that_is_off_itself_is_none() {
 
 #[test]
 fn two_parts_of_bfloat16_are_refused_where_few_terms_are_not_zero() {
-    let (eager, split) = (Parts { tensor: 0.6, row: 1.0, element: 2.0, bias: 0.1 }, Parts { tensor: 30.0, row: 40.0, element: 60.0, bias: 1.0 });
+    let (eager, split) = (
+        Parts { tensor: 0.6, row: 1.0, element: 2.0, bias: 0.1 },
+        Parts { tensor: 30.0, row: 40.0, element: 60.0, bias: 1.0 },
+    );
     let usual = Floors::of(Dtype::F32, 64, 4096).limits(eager);
     let limits = few_terms(eager, split, usual);
     assert!(usual.tensor > split.tensor && limits.tensor <= split.tensor / 2.0, "{limits:?}");
@@ -241,10 +244,18 @@ fn pytorchs_process_measures_the_same_parts() {
             y[place] = stored.nearest(value);
             y
         };
-        for y in [right.clone(), changed(4, f64::NAN), changed(3, 0.0), changed(row + 1, -f64::INFINITY), changed(8 * row, 9.0), changed(2 * row, 1.0)] {
+        for y in [
+            right.clone(),
+            changed(4, f64::NAN),
+            changed(3, 0.0),
+            changed(row + 1, -f64::INFINITY),
+            changed(8 * row, 9.0),
+            changed(2 * row, 1.0),
+        ] {
             let Some(far) = asked(&form, &y, &r, 4.0) else { return };
             let (found, plain) = (far.measured(), form.measure(&y, &r));
-            let parts = |it: &Measured| [it.parts.tensor, it.parts.row, it.parts.element, it.parts.bias, it.relative_rms];
+            let parts =
+                |it: &Measured| [it.parts.tensor, it.parts.row, it.parts.element, it.parts.bias, it.relative_rms];
             assert!(parts(&found).iter().zip(parts(&plain)).all(|(a, b)| near(*a, b)), "{dtype}: {found:?} {plain:?}");
             assert_eq!((found.worst_at, found.misplaced), (plain.worst_at, plain.misplaced), "{dtype}");
             assert_eq!(far.outside, plain.misplaced + form.outside(&y, &r, 4.0), "{dtype}");

@@ -212,6 +212,9 @@ impl Service {
     fn start(&self) -> Result<Process, TorchError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = available_memory().unwrap_or(MEMORY) / 4 * 3;
-        Process::start(&self.python.program, &Setup { parent: std::process::id(), threads, memory, gpu: self.gpu.clone() })
+        Process::start(
+            &self.python.program,
+            &Setup { parent: std::process::id(), threads, memory, gpu: self.gpu.clone() },
+        )
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use warpsmith::backend::cpu::{self, Cpu};
 use warpsmith::backend::{
-    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, Lent, MemoryError, Placing,
-    Poison, Ready, Region, Source, Span, StartError, Step,
+    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, Lent, MemoryError,
+    Placing, Poison, Ready, Region, Source, Span, StartError, Step,
 };
 use warpsmith::device::{Ceilings, DeviceCard};
 use warpsmith::evaluation::{ErrorStats, Evaluation, Stage, Verdict};

@@ -135,7 +135,8 @@ impl Physical {
     /// # Errors
     /// What the driver refused: this device's memory cannot be shared, or no more files may be open.
     pub fn file(&self) -> Result<OwnedFd, CudaError> {
-        let copy = |file: &OwnedFd| file.try_clone().map_err(|error| CudaError::Launch(format!("sharing memory: {error}")));
+        let copy =
+            |file: &OwnedFd| file.try_clone().map_err(|error| CudaError::Launch(format!("sharing memory: {error}")));
         if let Some(file) = self.file.get() {
             return copy(file);
         }
