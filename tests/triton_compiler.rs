@@ -149,7 +149,7 @@ fn a_mistake_is_told_with_its_line_and_no_path_of_the_machine() {
     for (from, to, part) in [
         ("tl.load(x + at)", "tl.load(x + nowhere)", "`nowhere` is nothing that a kernel knows"),
         ("tl.load(x + at)", "tl.load(tl.arange(0, 64))", "Unsupported ptr type"),
-        ("tl.load(x + at)", "tl.load(x + at", "line 19: it is not Python"),
+        ("tl.load(x + at)", "tl.load(x + at", "line 18: it is not Python"),
         ("BLOCK = 64", "BLOCK = 60", "power of 2"),
         ("BLOCK = 64", "BLOCKS = 64", "has no parameter `BLOCKS`"),
         ("constexprs = { BLOCK = 64 }\n", "", "do not give `BLOCK`"),

@@ -45,7 +45,8 @@ args   = ["hidden", "w_down", "y", "B", "D", "H"]
 ---
 
 Two launches of one product: hidden = silu(x w_gate^T) * (x w_up^T), then y = hidden w_down^T. The first has two sums for each slice of
-x that it loads. f32 is multiplied as IEEE says: rounded to tf32 it would be refused.
+x that it loads. f32 is multiplied as IEEE says: rounded to tf32 it would be refused. A product of two sums can exceed the largest half,
+65504, where y does not: halves are kept at a quarter.
 """
 
 import triton
@@ -94,7 +95,8 @@ def gate_and_up(
         up = tl.dot(left, slice_of(w_up + weights, step, D, k[:, None], BK, EVEN_K), up, input_precision="ieee")
         x_at += BK
         weights += BK
-    value = gate / (1.0 + tl.exp2(-gate * LOG2E)) * up
+    scale: tl.constexpr = 0.25 if hidden.dtype.element_ty == tl.float16 else 1.0
+    value = gate / (1.0 + tl.exp2(-gate * LOG2E)) * up * scale
     tl.store(hidden + row[:, None] * H + col[None, :], value.to(hidden.dtype.element_ty), mask=(row[:, None] < B) & (col[None, :] < H))
 
 
@@ -116,4 +118,5 @@ def down(
         total = tl.dot(left, right, total, input_precision="ieee")
         left_at += BK
         right_at += BK
-    tl.store(y + row[:, None] * D + col[None, :], total.to(y.dtype.element_ty), mask=(row[:, None] < B) & (col[None, :] < D))
+    scale: tl.constexpr = 4.0 if hidden.dtype.element_ty == tl.float16 else 1.0
+    tl.store(y + row[:, None] * D + col[None, :], (total * scale).to(y.dtype.element_ty), mask=(row[:, None] < B) & (col[None, :] < D))

@@ -21,6 +21,7 @@ const SOURCE: &str = concat!(
     include_str!("describe.py"),
     include_str!("memory.py"),
     include_str!("measure.py"),
+    include_str!("unit.py"),
     include_str!("helper.py")
 );
 

@@ -72,8 +72,6 @@ impl Python {
     }
 }
 
-impl Python {}
-
 impl Default for Python {
     fn default() -> Self {
         Self::chosen(None)

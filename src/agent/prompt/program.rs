@@ -264,7 +264,7 @@ fn bold_tag(line: &str) -> &str {
 fn row_tag(line: &str) -> &str {
     let cell = line.split(" | ").nth(1).unwrap_or("");
     let before = cell.split_once(": ").map_or("", |(before, _)| before);
-    before.rsplit(", ").next().filter(|word| ["C", "CUDA"].contains(word)).unwrap_or("")
+    before.rsplit(", ").next().filter(|word| ["C", "CUDA", "Triton"].contains(word)).unwrap_or("")
 }
 
 /// The one language that a tag is for; none where it is for both or for none in particular.
@@ -273,6 +273,9 @@ fn language_of(tag: &str) -> Option<Language> {
     let all: Vec<&str> = words.by_ref().collect();
     let c = all.iter().any(|word| ["C", "x86", "Arm"].contains(word));
     let cuda = all.contains(&"CUDA");
+    if !c && !cuda && all.contains(&"Triton") {
+        return Some(Language::Triton);
+    }
     match (c, cuda) {
         (true, false) => Some(Language::C),
         (false, true) => Some(Language::Cuda),

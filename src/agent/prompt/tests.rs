@@ -167,6 +167,19 @@ fn a_backend_reads_nothing_that_is_for_the_other_one() {
 }
 
 #[test]
+fn a_kernel_in_triton_brings_what_is_written_for_it_and_others_do_not() {
+    let mut triton = brief("cuda");
+    triton.file = crate::kernel::kernel_file("rmsnorm", "triton");
+    triton.incumbent = read(&triton.file).unwrap();
+    let (triton, cuda, c) = (asked(&triton, 200_000), asked(&brief("cuda"), 200_000), asked(&brief("cpu"), 200_000));
+    for own in ["### A kernel in Triton", "| `num_warps`", "| `divisible`", "Triton (`@triton.jit` functions"] {
+        assert!(triton.contains(own), "{own}");
+        assert!(!cuda.contains(own) && !c.contains(own), "{own}");
+    }
+    assert!(triton.contains("| `grid`") && !triton.contains("### A kernel in CUDA"));
+}
+
+#[test]
 fn the_kernel_is_whole_at_every_context_and_more_context_never_says_less() {
     for backend in ["cpu", "cuda"] {
         let brief = brief(backend);

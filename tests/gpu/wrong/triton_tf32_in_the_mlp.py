@@ -94,7 +94,8 @@ def gate_and_up(
         up = tl.dot(left, slice_of(w_up + weights, step, D, k[:, None], BK, EVEN_K), up)
         x_at += BK
         weights += BK
-    value = gate / (1.0 + tl.exp2(-gate * LOG2E)) * up
+    scale: tl.constexpr = 0.25 if hidden.dtype.element_ty == tl.float16 else 1.0
+    value = gate / (1.0 + tl.exp2(-gate * LOG2E)) * up * scale
     tl.store(hidden + row[:, None] * H + col[None, :], value.to(hidden.dtype.element_ty), mask=(row[:, None] < B) & (col[None, :] < H))
 
 
@@ -116,4 +117,5 @@ def down(
         total = tl.dot(left, right, total)
         left_at += BK
         right_at += BK
-    tl.store(y + row[:, None] * D + col[None, :], total.to(y.dtype.element_ty), mask=(row[:, None] < B) & (col[None, :] < D))
+    scale: tl.constexpr = 4.0 if hidden.dtype.element_ty == tl.float16 else 1.0
+    tl.store(y + row[:, None] * D + col[None, :], (total * scale).to(y.dtype.element_ty), mask=(row[:, None] < B) & (col[None, :] < D))

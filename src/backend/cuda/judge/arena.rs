@@ -94,8 +94,7 @@ impl Arena {
 
     /// The place of an input's digest, which it gets where it has none.
     pub(super) fn new_slot(&mut self, span: &Span) -> usize {
-        let next = self.recorded.len();
-        *self.recorded.entry(*span).or_insert(next)
+        *self.recorded.entry(*span).or_insert_with(|| self.desk.take_slot())
     }
 
     /// The place of an input's digest, where there is one.
@@ -157,6 +156,12 @@ impl Arena {
             own.flat_map(|word| word.to_ne_bytes().into_iter().take(*size)).collect()
         };
         Ok(wanted.iter().map(of_one).collect())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.desk.give_slots(self.recorded.drain().map(|(_, slot)| slot));
     }
 }
 
@@ -229,7 +234,7 @@ impl Arenas for Arena {
 
     fn reset(&mut self) {
         self.ground.reset();
-        self.recorded.clear();
+        self.desk.give_slots(self.recorded.drain().map(|(_, slot)| slot));
     }
 
     fn draw(&mut self, span: &Span, plan: &DrawPlan) {

@@ -1,7 +1,7 @@
 //! The judge's place on a device: its kernels, its own memory, and the memory it lends to cases.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use super::super::driver::{Access, Arguments, CudaError, Function, Geometry, Gpu, Vault};
@@ -110,6 +110,8 @@ pub struct Desk {
     key: u64,
     /// cuBLAS, once it was looked for; why not, where it is not there.
     cublas: OnceCell<Result<Cublas, String>>,
+    /// Places of digests that no arena has, below the first that none ever had.
+    free_slots: RefCell<(BTreeSet<usize>, usize)>,
     /// The first failure of a call that has no way to say so.
     failed: RefCell<Option<CudaError>>,
 }
@@ -154,6 +156,7 @@ impl Desk {
             flush: gpu.vault(flush_bytes).map_err(text)?,
             key: crate::rng::secret_seed(),
             cublas: OnceCell::new(),
+            free_slots: RefCell::default(),
             failed: RefCell::default(),
         };
         gpu.memset(desk.flush.ptr(), 0x3c, desk.flush.bytes()).map_err(text)?;
@@ -286,6 +289,20 @@ impl Desk {
                 None
             }
         }
+    }
+
+    /// A place for the digest of an input, which no other arena has.
+    pub(super) fn take_slot(&self) -> usize {
+        let (free, next) = &mut *self.free_slots.borrow_mut();
+        free.pop_first().unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        })
+    }
+
+    /// Takes places back.
+    pub(super) fn give_slots(&self, slots: impl Iterator<Item = usize>) {
+        self.free_slots.borrow_mut().0.extend(slots);
     }
 
     /// What digests are drawn from.

@@ -1,0 +1,111 @@
+"""The user's code: a function, or a problem file, as something to be called with the judge's tensors."""
+
+
+class Function:
+    """`reference(...)`: tensors, symbols and scalars by their names."""
+
+    def __init__(self, module, file):
+        self.run, self.file = module.reference, file
+        parameters = inspect.signature(self.run).parameters.values()
+        self.all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        self.names = [one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+        self.needed = [one.name for one in parameters if one.default is one.empty and one.name in self.names]
+
+    def call(self, tensors, numbers):
+        known = {**dict(tensors), **numbers}
+        missing = [name for name in self.needed if name not in known]
+        if missing:
+            raise Refused("raised", f"{self.file}: reference() takes `{missing[0]}`, and the operation has {', '.join(known)}")
+        chosen = known if self.all else {name: known[name] for name in self.names if name in known}
+        return results(self.run(**chosen))
+
+    def compiled(self, tensors, numbers, mode):
+        run = torch.compile(self.run, dynamic=False, mode=mode) if mode else self.run
+        known = {**dict(tensors), **numbers}
+        chosen = known if self.all else {name: known[name] for name in self.names if name in known}
+        return lambda: run(**chosen)
+
+
+class Problem:
+    """`Model`, `get_inputs` and `get_init_inputs`: inputs in their order, then parameters and buffers in theirs."""
+
+    def __init__(self, module, file):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        self.file = file
+        init = list(getattr(module, "get_init_inputs", list)())
+        torch.manual_seed(0)
+        self.model = module.Model(*init)
+        with FakeTensorMode():
+            self.pattern = list(module.get_inputs())
+
+    def place(self, tensors, numbers):
+        """The arguments of a call, and the state, from what the judge has."""
+        given, arguments, numbers = [tensor for _, tensor in tensors], [], list(numbers.values())
+        for one in self.pattern:
+            if isinstance(one, torch.Tensor):
+                arguments.append(given.pop(0).reshape(one.shape))
+            elif isinstance(one, float):
+                arguments.append(numbers.pop(0))
+            else:
+                arguments.append(one)
+        state = {name: given.pop(0).reshape(old.shape) for name, old in state_of(self.model)}
+        return arguments, state
+
+    def call(self, tensors, numbers):
+        arguments, state = self.place(tensors, numbers)
+        at = device_of(tensors)
+        rest = {name: one.to(at, copy=True) for name, one in self.model.named_buffers() if name not in state}
+        return results(torch.func.functional_call(self.model, {**rest, **state}, tuple(arguments)))
+
+    def compiled(self, tensors, numbers, mode):
+        import copy
+
+        arguments, state = self.place(tensors, numbers)
+        model = copy.deepcopy(self.model).to(device_of(tensors))
+        for name, one in list(model.named_parameters()) + list(model.named_buffers()):
+            one.data = state.get(name, one.data)
+        model = torch.compile(model, dynamic=False, mode=mode) if mode else model
+        return lambda: model(*arguments)
+
+
+def state_of(model):
+    """Parameters and buffers that a kernel is given: all but counters, which are integers."""
+    both = list(model.named_parameters()) + list(model.named_buffers())
+    return [(name, one) for name, one in both if one.is_floating_point()]
+
+
+def unit(source, file):
+    """The function or problem of a text."""
+    module = module_of(source, file)
+    if hasattr(module, "reference"):
+        return Function(module, file)
+    if hasattr(module, "Model") and hasattr(module, "get_inputs"):
+        return Problem(module, file)
+    raise Refused("raised", f"{file}: it defines neither `reference` nor `Model` with `get_inputs`")
+
+
+def watching(file):
+    """Finds what a function in double precision must not do."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                raise Refused("random", f"{file}: it draws random numbers ({func}), so that nothing is right or wrong")
+            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+            made = [one for one in tree_leaves(out) if isinstance(one, torch.Tensor)]
+            narrow = [one for one in made if one.is_floating_point() and one.dtype != torch.float64]
+            if narrow and any(one.dtype == torch.float64 for one in tensors):
+                raise Refused(
+                    "dtype",
+                    f"{file}: it names a type ({func} gives {str(narrow[0].dtype).removeprefix('torch.')}), so that it cannot be "
+                    "evaluated in float64; write x.dtype, or leave the conversion out",
+                )
+            return out
+
+    return Watch()
+
+
