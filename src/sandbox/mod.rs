@@ -4,6 +4,7 @@
 //! [`protections`] says which, and the rest still holds.
 
 mod command;
+mod confined;
 mod dialect;
 mod files;
 mod limits;
@@ -17,6 +18,7 @@ mod source_cuda;
 mod syscalls;
 
 pub use command::{Finished, Jail};
+pub use confined::{confine, end_with_us};
 pub use dialect::SourceError;
 pub use files::{FileWall, confine_to_nothing};
 pub use limits::{deny_clock, more_files, no_dumps, no_new_privileges, set_limit};

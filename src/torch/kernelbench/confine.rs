@@ -5,9 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process, set_child_subreaper, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
-use crate::sandbox::{FileWall, install_on_this_thread, no_new_privileges, offline_filter, set_limit, single_filter};
+use crate::sandbox::{FileWall, confine, end_with_us, offline_filter, single_filter};
 
 /// What a candidate may read beside its Python: programs and libraries, what there is to know of the machine, random numbers.
 const READ: [&str; 14] = [
@@ -73,8 +73,7 @@ pub(super) fn trusted(python: &Path, source: &str) -> Command {
     let mut command = Command::new(python);
     command.args(["-u", "-s", "-c", source]).process_group(0);
     command.env("ONEDNN_MAX_CPU_ISA", isa());
-    // SAFETY: between fork and exec the closure makes one system call.
-    unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+    end_with_us(&mut command);
     command
 }
 
@@ -101,31 +100,15 @@ impl Cell {
         let devices: Vec<PathBuf> = devices();
         let write = WRITE.iter().map(Path::new).chain(devices.iter().map(PathBuf::as_path));
         let write: Vec<&Path> = write.chain([self.folder.as_path()]).collect();
-        let mut rules = Some(FileWall::new(&read, &write).map_err(io::Error::other)?);
+        let rules = FileWall::new(&read, &write).map_err(io::Error::other)?;
         // A kernel without seccomp is reported by `protections`.
         let mut filters = Vec::from_iter(offline_filter());
         if wall == Wall::Alone {
             filters.extend(single_filter().into_iter().flatten());
         }
-        let memory = self.memory;
-        let enter = move || {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            set_limit(libc::RLIMIT_CORE as _, 0)?;
-            set_limit(libc::RLIMIT_FSIZE as _, LARGEST_FILE)?;
-            if let Some(memory) = memory {
-                set_limit(libc::RLIMIT_DATA as _, memory)?;
-            }
-            no_new_privileges()?;
-            if let Some(rules) = rules.take() {
-                rules.enter().map_err(|_| io::Error::from_raw_os_error(libc::EPERM))?;
-            }
-            for filter in &filters {
-                let _ = install_on_this_thread(filter);
-            }
-            Ok(())
-        };
-        // SAFETY: between fork and exec the closure makes system calls only; rules and filters were made before.
-        unsafe { command.pre_exec(enter) };
+        let mut limits = vec![(libc::RLIMIT_CORE as libc::c_int, 0), (libc::RLIMIT_FSIZE as libc::c_int, LARGEST_FILE)];
+        limits.extend(self.memory.map(|memory| (libc::RLIMIT_DATA as libc::c_int, memory)));
+        confine(&mut command, rules, filters, limits);
         Ok(command)
     }
 }
