@@ -1,5 +1,5 @@
 //! The parts of an error once more, written plainly: what `measure.py` says is compared with this.
-#![allow(clippy::unwrap_used, clippy::neg_cmp_op_on_partial_ord, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::neg_cmp_op_on_partial_ord)]
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -219,7 +219,7 @@ fn asked(form: &Form, y: &[f64], r: &[f64], limit: f64) -> Option<Far> {
     child.stdin.take()?.write_all(question.to_string().as_bytes()).ok()?;
     let said = child.wait_with_output().ok()?;
     if !said.status.success() {
-        println!("skipped: {PYTHON} has no PyTorch");
+        let _ = writeln!(std::io::stderr(), "skipped: {PYTHON} has no PyTorch");
         return None;
     }
     Some(serde_json::from_slice(&said.stdout).unwrap())
