@@ -11,6 +11,9 @@ PAIRS     = { value = 2,   choices = [1, 2] }         # blocks, one below the ot
 MAX_SPLIT = { value = 4,   choices = [1, 2, 4] }      # blocks that share the terms of a tile, at most
 MAX_RING  = { value = 12,  choices = [4, 6, 8, 12] }  # stages, if shared memory suffices
 DEEP      = { value = 1,   choices = [1, 2, 4] }      # times 64 terms of b in a stage: so many times 128 bytes of a row are read at once
+STREAMED  = { value = 8,   choices = [0, 6, 8, 16] }  # slices a cluster must save for the tiles of a wave that is not full to be dealt out; 0: never
+BROUGHT   = { value = 1,   choices = [0, 1, 2, 3, 4] } # slices of a block's first tile that the threads which multiply bring themselves
+LATE_TOO  = { value = 0,   choices = [0, 1] }          # also where tiles leave later
 GROUP     = { value = 8,   choices = [4, 8, 16] }     # rows of tiles that run together, so that they find b in the L2 cache
 # Of the kernel for up to 8 rows.
 FEW        = { value = 8,    choices = [0, 8, 16] }          # rows of a up to which it is taken
@@ -51,7 +54,11 @@ TILES       = "batch * ceil_div(M, TILE_M * PAIR) * ceil_div(N, TILE_N)"     # o
 # With three tiles a block or more, each leaves while the next is multiplied. With one there is no next, and what else comes with it loses 1 %;
 # with two it was not measured.
 LATER       = "BY_MAP && TILE_M == 128 && TILE_N == 256 && PIECES == 1 && K >= 256 && TILES > SMS / CLUSTER * 2"
+OWN_SLICES  = "BY_MAP && (!LATER || LATE_TOO) && TILE_M == 128 && TILE_N == 256 && PIECES == 1 && SPLIT == 1 && A_ROWS == TILE_M && K >= 512 ? BROUGHT : 0"
 COPIERS     = "LATER ? 128 : 32"                   # threads of which one copies: registers are handed over by a whole warpgroup
+ROUND       = "SMS / CLUSTER"                      # tiles of a full wave
+REST        = "TILES % ROUND"                      # and of the one that is not full
+STREAM      = "LATER && CLUSTER == PAIR && STREAMED > 0 && REST > 0 && K / 64 * (ROUND - REST) / ROUND >= STREAMED && K / 64 * REST / ROUND >= 12"
 BOXES       = "trans_b == 1 ? 2 : TILE_N / 64"     # copies that make a slice of b
 VEC         = "16 / dtype_bytes"
 BK          = "K_BYTES / dtype_bytes"
@@ -90,6 +97,15 @@ tune = { BM = 64, BN = 64, K_BYTES = 128, WARP_M = 64, WARP_N = 32, WARPS_K = 2,
 [[variant]]    # registers for f32 do not suffice for the larger tile
 when = "dtype_bytes == 4"
 tune = { BM = 128, BN = 128, K_BYTES = 128, WARP_M = 64, WARP_N = 32, DEPTH = 3 }
+[[scratch]]    # sums of clusters that end somebody else's tile
+name  = "parts"
+dtype = "f32"
+shape = ["STREAM ? ROUND * PAIR : 1", "STREAM ? TILE_M * TILE_N : 1"]
+[[scratch]]    # and which warp's are there
+name  = "arrived"
+dtype = "i64"
+shape = ["STREAM ? ROUND * PAIR * 8 : 1"]
+init  = "zero_kept"
 [[tensormap]]
 name = "a_map"
 tensor = "a"
@@ -142,7 +158,7 @@ grid    = ["(SPLIT > 1 ? TILES : min(TILES, SMS / CLUSTER)) * CLUSTER"]
 block   = ["TILE_M * 2 + COPIERS"]
 cluster = ["CLUSTER"]
 shared  = "RING * SLICE_BYTES + EXTRA_BYTES + 1024"
-args    = ["a_map", "b_map", "c_map", "bias", "c", "batch", "M", "N", "K"]
+args    = ["a", "b", "a_map", "b_map", "c_map", "bias", "c", "parts", "arrived", "batch", "M", "N", "K"]
 [[launch]]
 kernel = "few_rows"
 when   = "FEW_ROWS"
@@ -181,6 +197,16 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
      four then so that they can (setmaxnreg is for a whole warpgroup), keep 40 and give away what makes the others' 232. The last tile
      of a block has no next one: it leaves from where the ring was, all boxes at once. And the first may begin early: a ring of
      a is asked for before the neighbour is known to be there, for which only b must wait. In all 1.2 %.
+     Tiles seldom fill the last wave. Where that saves 8 slices of 64 terms a cluster or more (STREAM), the tiles of a wave that is not full come first
+     and are dealt out by slices, the same to each cluster: the end of one tile, whose sums stay in scratch, and the beginning of the next, to which
+     the others' sums are added in their order. 28 tiles for 66 clusters of two (4096 x 11008 x 4096):
+
+         cluster 65: tile 0, slices 0..26 <- sums of 64 and 63      cluster 64: 27..53      cluster 63: 54..63, then tile 1, slices 0..16 <- ...
+
+     which takes 1.7 % off. What is written and read again costs some 19 slices, so with 7 to save (4096^3) it loses 4 %.
+     With up to two tiles a block its beginning counts. The copy engine's first answer comes 3850 cycles after a block has begun: barriers, the
+     neighbour, the map, and memory. Those who multiply have nothing to do then, and bring the first slice themselves (OWN_SLICES, cp.async), which
+     needs none of these but memory: 1.8 % at 2048^3. Two slices or four take as much longer as they come sooner.
    - Few (a language model decoding, or a short prompt): reading b, once. All multiprocessors must ask for it, and each for some
      100 KB at a time, as memory answers after 1 to 2 us under load. So tiles are narrow, 64 columns, and where there are too few of
      them blocks share the terms: each of a cluster of two adds up half of the terms, and they exchange sums through each other's
@@ -369,9 +395,9 @@ template <int COLUMNS> __device__ void store(const float *sums, T *c, int64_t ro
 }
 
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1)
-product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-        const __grid_constant__ TensorMap c_map, const T *__restrict__ bias, T *__restrict__ c, int64_t batch, int64_t M,
-        int64_t N, int64_t K) {
+product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+        const __grid_constant__ TensorMap c_map, const T *__restrict__ bias, T *__restrict__ c, float *__restrict__ parts,
+        uint64_t *__restrict__ arrived, int64_t batch, int64_t M, int64_t N, int64_t K) {
     extern __shared__ char shared[];
     __shared__ uint64_t full[RING], empty[RING], filled;
 #if BIASED
@@ -382,24 +408,87 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
 
     const int rank = blockIdx.x % CLUSTER, peer = rank % PAIR, part = rank / PAIR;
     const int slices = (int)((K + 64 * PIECES - 1) / (64 * PIECES));
-    const int first = slices * part / SPLIT, last = slices * (part + 1) / SPLIT;
+    int first = slices * part / SPLIT, last = slices * (part + 1) / SPLIT;
 
     /* Tiles of clusters in groups of GROUP rows of them, down the columns of a group. */
     const int tiles_m = (int)((M + TILE_M * PAIR - 1) / (TILE_M * PAIR)), tiles_n = (int)((N + TILE_N - 1) / TILE_N);
     const int tiles = (int)batch * tiles_m * tiles_n;
     int matrix, i0, j0; /* what is computed: this block's tile begins here */
     auto choose = [&](int index) {
-        matrix = index / (tiles_m * tiles_n);
-        const int tile = index % (tiles_m * tiles_n);
-        const int group = tile / (GROUP * tiles_n) * GROUP, within = tile % (GROUP * tiles_n);
-        const int height = min(GROUP, tiles_m - group);
-        i0 = ((group + within % height) * PAIR + peer) * TILE_M;
-        j0 = within / height * TILE_N;
+        int group = 0, height = tiles_m; /* a division takes 35 dependent instructions: none where there is nothing to divide */
+        matrix = 0;
+        if (batch > 1) matrix = index / (tiles_m * tiles_n), index -= matrix * (tiles_m * tiles_n);
+        if (tiles_m > GROUP) {
+            group = index / (GROUP * tiles_n) * GROUP, index -= group * tiles_n;
+            height = min(GROUP, tiles_m - group);
+        }
+        const int column = height == 1 ? index : index / height;
+        i0 = ((group + index - column * height) * PAIR + peer) * TILE_M;
+        j0 = column * TILE_N;
     };
     const int begin = blockIdx.x / CLUSTER, step_of_tiles = gridDim.x / CLUSTER;
+#if STREAM
+    /* The slices of the tiles that fill no wave stand in a row, of which each cluster takes as many as the others: first the end (or the
+       middle) of a tile, which it leaves in scratch, then the beginning of the next, which is its own: others' sums are added to it. Clusters wait
+       for those with lower numbers, which began before. Then come whole tiles. A cut near a tile's border is moved there. */
+    const int rest = tiles % step_of_tiles, turn = step_of_tiles - 1 - begin; /* the cluster's place in that row */
+    auto cut = [&](int place) {
+        const int at = (int)((int64_t)rest * slices * place / step_of_tiles), off = at % slices;
+        return off < 4 ? at - off : off > slices - 4 ? at - off + slices : at;
+    };
+    const int stream_begin = cut(turn), stream_end = cut(turn + 1), stream_tile = stream_begin / slices;
+    const int pieces_of_tiles = stream_end > (stream_tile + 1) * slices ? 2 : 1;
+    const int items = pieces_of_tiles + tiles / step_of_tiles;
+    int owned = 0; /* where in that row what is computed begins */
+    auto choose_item = [&](int item) {
+        first = 0, last = slices;
+        if (item >= pieces_of_tiles) choose(rest + begin + (item - pieces_of_tiles) * step_of_tiles);
+        else {
+            owned = item == 0 ? stream_begin : (stream_tile + 1) * slices;
+            first = owned - (stream_tile + item) * slices;
+            last = min(slices, stream_end - (stream_tile + item) * slices);
+            choose(stream_tile + item);
+        }
+    };
+    choose_item(0);
+#else
     choose(begin);
+#endif
 
-    if (threadIdx.x == (LATER ? MULTIPLIERS : 0)) {
+#if OWN_SLICES > 0
+    /* The first slices of the first tile: nobody has anything else to do, no barrier is needed for it, no map must come first, and no neighbour
+       must be there. 16 bytes at a time, to where the copy engine would have put them. */
+    if (threadIdx.x < MULTIPLIERS) {
+        const T *const a_matrix = a_elements + matrix * M * K, *const b_matrix = b_elements + matrix * K * N;
+#pragma unroll
+        for (int slice = 0; slice < OWN_SLICES; slice++) {
+            char *const stage = ring + slice * SLICE_BYTES;
+            auto bring = [&](char *tile, int row, int chunk, const T *from, bool there) {
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(tile) + row * 128 + (chunk ^ row % 8) * 16),
+                             "l"(there ? from : a_elements), "r"(there ? 16 : 0) : "memory");
+            };
+            const int chunk = threadIdx.x % 8, line = threadIdx.x / 8, k = (first + slice) * 64;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int row = line + i * 32;
+                bring(stage, row, chunk, a_matrix + (int64_t)(i0 + row) * K + k + chunk * 8, i0 + row < M && k + chunk * 8 < K);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+#if WS_TRANS_B
+                const int row = line + i * 32;
+                bring(stage + A_BYTES, row, chunk, b_matrix + (int64_t)(j0 + row) * K + k + chunk * 8, j0 + row < N && k + chunk * 8 < K);
+#else /* boxes of 64 columns, a row for each term */
+                const int row = line + i % 2 * 32, column = j0 + i / 2 * 64 + chunk * 8;
+                bring(stage + A_BYTES + i / 2 * 8192, row, chunk, b_matrix + (int64_t)(k + row) * N + column, k + row < K && column < N);
+#endif
+            }
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        }
+    }
+#endif
+
+    if (threadIdx.x == (LATER || OWN_SLICES > 0 ? MULTIPLIERS : 0)) {
         for (int s = 0; s < RING; s++) make_barrier(full + s, 1), make_barrier(empty + s, TILE_M / 64 * PAIR);
         if (SPLIT > 1) make_barrier(&filled, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* the copy engine must see them too */
@@ -408,10 +497,10 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     }
     /* What is nobody else's need not wait for the neighbour: a whole ring of a. */
     int early = 0; /* stages that have their a */
-    if (LATER && PAIR > 1 && threadIdx.x == MULTIPLIERS)
-        for (; early < min(RING, slices); early++) {
+    if (LATER && OWN_SLICES == 0 && PAIR > 1 && threadIdx.x == MULTIPLIERS)
+        for (; early < min(RING, last - first); early++) {
             arrive_and_expect(full + early, SLICE_BYTES);
-            copy_box(ring + early * SLICE_BYTES, a_map, early * 64, i0, matrix, full + early, false, 0);
+            copy_box(ring + early * SLICE_BYTES, a_map, (first + early) * 64, i0, matrix, full + early, false, 0);
         }
     if (threadIdx.x == MULTIPLIERS) prefetch(a_map), prefetch(b_map), prefetch(c_map);
     if (CLUSTER > 1) cluster_arrive();
@@ -426,9 +515,20 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     if (threadIdx.x >= MULTIPLIERS) {
         if (LATER) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == MULTIPLIERS)
+#if STREAM
+            for (int item = 0; item < items; item++) {
+                choose_item(item);
+                const bool is_first = item == 0;
+#else
             for (int index = begin; index < tiles; index += step_of_tiles) {
                 choose(index);
+                const bool is_first = index == begin;
+#endif
                 for (int slice = first; slice < last; slice++, next_stage()) {
+                    if (OWN_SLICES > 0 && is_first && slice < first + OWN_SLICES) { /* is brought by others: a phase without bytes */
+                        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(full + s)) : "memory");
+                        continue;
+                    }
                     if (early == 0) {
                         wait(empty + s, phase ^ 1);
                         arrive_and_expect(full + s, SLICE_BYTES);
@@ -470,8 +570,16 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
         uint32_t kept[TILE_N / 4]; /* the tile before, as it will be stored */
         int kept_row = (int)M, kept_column = 0, kept_matrix = 0;
 #endif
+#if STREAM
+        for (int item = 0; item < items; item++) {
+            choose_item(item);
+            const bool is_last = item == items - 1, is_first = item == 0;
+#else
         for (int index = begin; index < tiles; index += step_of_tiles) {
             choose(index);
+            const bool is_last = index + step_of_tiles >= tiles, is_first = index == begin;
+#endif
+            (void)is_last, (void)is_first;
 #if BIASED
             T own[(TILE_N + 127) / 128]; /* the bias of these columns, for all */
 #pragma unroll
@@ -485,7 +593,17 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
                 const char *stage = ring + s * SLICE_BYTES;
                 const uint64_t a = description(stage + group * 8192, 16, 1024);
                 const uint64_t b = description(stage + A_BYTES * PIECES, WS_TRANS_B ? 16 : 8192, PIECES * 1024);
-                wait(full + s, phase);
+#if OWN_SLICES > 0
+                if (is_first && slice < first + OWN_SLICES) {
+                    if (slice - first == OWN_SLICES - 1) asm volatile("cp.async.wait_group 0;" ::: "memory");
+                    else if (slice - first == OWN_SLICES - 2) asm volatile("cp.async.wait_group 1;" ::: "memory");
+                    else if (slice - first == OWN_SLICES - 3) asm volatile("cp.async.wait_group 2;" ::: "memory");
+                    else asm volatile("cp.async.wait_group 3;" ::: "memory");
+                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* wgmma will read what this thread brought */
+                    meet(1, MULTIPLIERS);
+                } else
+#endif
+                    wait(full + s, phase);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
                 for (int piece = 0; piece < PIECES; piece++)
@@ -520,6 +638,46 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
 #pragma unroll
             for (int i = 0; i < TILE_N / 2; i++) asm volatile("" : "+f"(sums[i])::"memory"); /* not to be read before */
             release(before);
+#if STREAM
+            /* A warp's sums lie in scratch as [four][lane]; only the same warp of another block asks for them. */
+            constexpr int FOURS = TILE_N / 8;
+            auto place_of = [&](int place) { return (place * PAIR + peer) * 8 + (int)threadIdx.x / 32; };
+            if (item < pieces_of_tiles && first > 0) {
+                float4 *const to = (float4 *)parts + (int64_t)place_of(turn) * (FOURS * 32) + threadIdx.x % 32;
+#pragma unroll
+                for (int i = 0; i < FOURS; i++) __stcg(to + i * 32, make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]));
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) {
+                    __threadfence();
+                    asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(arrived + place_of(turn)), "l"(1ull) : "memory");
+                }
+                kept_row = (int)M;
+                continue;
+            }
+            if (item < pieces_of_tiles && last < slices)
+                for (int place = turn + 1, end = owned + slices; cut(place) < end; place++) {
+                    uint64_t *const flag = arrived + place_of(place);
+                    if (threadIdx.x % 32 == 0) {
+                        uint64_t there;
+                        do asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(there) : "l"(flag) : "memory");
+                        while (there == 0);
+                        *flag = 0; /* for the next launch */
+                    }
+                    __syncwarp();
+                    const float4 *const from = (const float4 *)parts + (int64_t)place_of(place) * (FOURS * 32) + threadIdx.x % 32;
+#pragma unroll
+                    for (int i = 0; i < FOURS; i += 8) {
+                        float4 more[8];
+#pragma unroll
+                        for (int j = 0; j < 8; j++) more[j] = __ldcg(from + (i + j) * 32);
+#pragma unroll
+                        for (int j = 0; j < 8; j++) {
+                            float *const s = sums + (i + j) * 4;
+                            s[0] += more[j].x, s[1] += more[j].y, s[2] += more[j].z, s[3] += more[j].w;
+                        }
+                    }
+                }
+#endif
 
             const int warp_row = i0 + group * 64 + warp * 16; /* of c */
 #if BIASED
@@ -535,7 +693,7 @@ product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
 #endif
 #if BY_MAP
 #if LATER
-            if (index + step_of_tiles < tiles) {
+            if (!is_last) {
 #pragma unroll
                 for (int i = 0; i < TILE_N / 4; i++) kept[i] = pack(sums[i * 2], sums[i * 2 + 1]);
                 kept_row = warp_row, kept_column = j0, kept_matrix = matrix;

@@ -34,7 +34,7 @@ when   = "SPLITS > 1"
 grid   = ["SPLITS", "rows"]
 num_warps = "WARPS"
 constexprs = { BLOCK = "BLOCK" }
-args   = ["x", "sums", "cols", "LENGTH", "1"]
+args   = ["x", "sums", "cols", "LENGTH", "SPLITS"]
 [[launch]]
 kernel = "add_parts"
 when   = "SPLITS > 1"

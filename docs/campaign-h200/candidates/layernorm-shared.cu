@@ -1,0 +1,232 @@
+/*---
+op = "layernorm"
+dtypes = ["f16", "bf16", "f32"]
+arch = ["sm_80+"]
+[tune]
+THREADS = { value = 256, choices = [64, 128, 256, 512] }   # threads in a block, where a row needs no more
+HELD    = { value = 8,   choices = [1, 2, 4, 8, 9] }       # 16-byte pieces a thread keeps; as many threads share a row as it needs
+WIDE    = { value = 512, choices = [256, 384, 512, 640] }  # threads of a block whose row is kept in shared memory
+STAY    = { value = 0,   choices = [0, 1] }                # whether x is marked to stay in the L2 cache there
+[let]
+LONG  = "dim % VEC == 0 && dim * dtype_bytes > 65536 && dim * dtype_bytes <= 75264 && batch >= SMS"
+VEC   = "16 / dtype_bytes"
+STAGE = "40960"                                            # bytes of weights and biases that a block copies to shared memory
+[[variant]]    # long rows: up to 512 threads a block, so that two share a multiprocessor, and one reads while the other writes
+when = "dim * dtype_bytes > 65536 && dim * dtype_bytes <= 73728"
+tune = { HELD = 9 }
+[[launch]]
+kernel = "long_rows"
+when   = "LONG"
+block  = ["WIDE"]
+grid   = ["batch"]
+shared = "dim * dtype_bytes"
+args   = ["x", "weight", "bias", "y", "batch", "dim", "eps"]
+[[launch]]    # threads of a block: along x those of a row, whole warps, along y rows
+kernel = "layernorm"
+when   = "!LONG"
+block  = ["min(1024, ceil_div(dim, 32 * HELD * VEC) * 32)", "max(1, THREADS / min(1024, ceil_div(dim, 32 * HELD * VEC) * 32))"]
+grid   = ["ceil_div(batch, max(1, THREADS / min(1024, ceil_div(dim, 32 * HELD * VEC) * 32)))"]
+shared = "ceil_div(dim, VEC) * 32 <= STAGE ? ceil_div(dim, VEC) * 32 : 0"
+args   = ["x", "weight", "bias", "y", "batch", "dim", "eps"]
+---*/
+
+/* The threads of a row load it 16 bytes at a time and keep it (what is beyond 1024 HELD pieces is read three times): they add
+   it up, then the squared deviations from its mean, then scale it. Weights and biases travel to shared memory meanwhile: read
+   where they are needed, they would be waited for again and again. Rows of odd length start at any address, so the elements
+   before the first and after the last aligned piece, at most 2 VEC - 2 of them, are taken one by one. */
+
+struct __align__(16) Piece {
+    T of[VEC];
+};
+
+/* Begins to copy weights or biases, by all threads of the block. */
+__device__ void stage(T *to, const T *from, int dim) {
+    const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y, whole = dim / VEC * VEC;
+#pragma unroll 1
+    for (int i = thread * VEC; i < whole; i += threads * VEC)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to + i)), "l"(from + i));
+    if (thread < dim - whole) to[whole + thread] = from[whole + thread];
+}
+
+__device__ float sum_over_warp(float value) {
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
+    return value;
+}
+
+/* The sum of `value` over the threads of a row, the same bits in each of them. `of_warp` has a place for every warp of the
+   block, and is used once: a second sum in the same place might be written before the first is read. */
+__device__ float sum_over_row(float value, float *of_warp) {
+    value = sum_over_warp(value);
+    const int warps = blockDim.x / 32, lane = threadIdx.x % 32, first = threadIdx.y * warps;
+    if (warps == 1) return value;
+    if (lane == 0) of_warp[first + threadIdx.x / 32] = value;
+    __syncthreads();
+    return sum_over_warp(lane < warps ? of_warp[first + lane] : 0.0f);
+}
+
+/* Lets the compiler unpack a piece anew: unpacked from one use to the next, it would take twice the registers. */
+__device__ void keep_packed(Piece &piece) {
+    uint4 &words = *(uint4 *)&piece;
+    asm("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}
+
+__device__ float sum_of(const Piece &piece) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < VEC; i++) sum += ws_load(piece.of[i]);
+    return sum;
+}
+
+__device__ float squared(float deviation) { return deviation * deviation; }
+
+__device__ float sum_of_squares(const Piece &piece, float mean) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < VEC; i++) sum += squared(ws_load(piece.of[i]) - mean);
+    return sum;
+}
+
+__device__ T normalised(T v, T weight, T bias, float mean, float scale) {
+    return ws_store((ws_load(v) - mean) * scale * ws_load(weight) + ws_load(bias));
+}
+
+/* A piece whose weights and biases are loaded as it is, 16 bytes at a time. */
+__device__ Piece normalised(const Piece &piece, const Piece &weight, const Piece &bias, float mean, float scale) {
+    Piece out;
+#pragma unroll
+    for (int i = 0; i < VEC; i++) out.of[i] = normalised(piece.of[i], weight.of[i], bias.of[i], mean, scale);
+    return out;
+}
+
+/* A piece whose weights and biases may begin anywhere. */
+__device__ Piece normalised(const Piece &piece, const T *weight, const T *bias, float mean, float scale) {
+    Piece out;
+#pragma unroll
+    for (int i = 0; i < VEC; i++) out.of[i] = normalised(piece.of[i], weight[i], bias[i], mean, scale);
+    return out;
+}
+
+
+/* Begins to bring a piece into shared memory, to a place that this thread alone will read: no barrier is needed for it. */
+__device__ void bring(uint4 *to, const Piece *from) {
+#if STAY
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "l"(policy));
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
+#endif
+}
+
+/* Rows of 64 to 73 KB, a block each: three of them fit a multiprocessor's shared memory, where registers hold two, so that one computes and one writes
+   while one reads. A thread reads only what it brought, three times, and weights and biases as it needs them, some pieces ahead. */
+extern "C" __global__ void __launch_bounds__(WIDE, 1536 / WIDE)
+long_rows(const T *__restrict__ x, const T *__restrict__ weight, const T *__restrict__ bias, T *__restrict__ y, int64_t batch, int64_t dim, float eps) {
+    __shared__ float sums[32], squares[32];
+    extern __shared__ uint4 shared[];
+    const int64_t row = blockIdx.x;
+    const int pieces = (int)dim / VEC;
+    const Piece *const from = (const Piece *)(x + row * dim), *const weights = (const Piece *)weight, *const biases = (const Piece *)bias;
+    const Piece *const kept = (const Piece *)shared;
+    Piece *const to = (Piece *)(y + row * dim);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < pieces; i += WIDE) bring(shared + i, from + i);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    float sum = 0, deviations = 0;
+#pragma unroll 3
+    for (int i = threadIdx.x; i < pieces; i += WIDE) sum += sum_of(kept[i]);
+    const float mean = sum_over_row(sum, sums) / (float)dim;
+#pragma unroll 3
+    for (int i = threadIdx.x; i < pieces; i += WIDE) deviations += sum_of_squares(kept[i], mean);
+    const float scale = 1.0f / sqrtf(sum_over_row(deviations, squares) / (float)dim + eps);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < pieces; i += WIDE) to[i] = normalised(kept[i], weights[i], biases[i], mean, scale);
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+layernorm(const T *__restrict__ x, const T *__restrict__ weight, const T *__restrict__ bias, T *__restrict__ y,
+          int64_t batch, int64_t dim, float eps) {
+    __shared__ float sums[32], squares[32];
+    extern __shared__ uint4 shared[];
+    const int lane = threadIdx.x, lanes = blockDim.x;
+    const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    const bool live = row < batch; /* the others still take part in the barriers */
+    if (live) x += row * dim, y += row * dim;
+
+    const int misaligned = (int)((size_t)x % 16 / sizeof(T));
+    const int64_t before = min((int64_t)(misaligned ? VEC - misaligned : 0), dim);
+    const int64_t pieces = live ? (dim - before) / VEC : 0;
+    const int singles = live ? (int)(dim - pieces * VEC) : 0;
+    const int kept = (int)min(pieces, (int64_t)(HELD * lanes));
+    const bool parameters_aligned = (size_t)weight % 16 == 0 && (size_t)bias % 16 == 0;
+    const bool aligned = before == 0 && parameters_aligned;
+    const bool staged = parameters_aligned && (dim + VEC - 1) / VEC * 32 <= STAGE; /* the same in the whole block */
+    const Piece *from = (const Piece *)(x + before);
+    Piece *to = (Piece *)(y + before);
+
+    Piece held[HELD];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (lane + i * lanes < kept) held[i] = from[lane + i * lanes];
+    if (staged) {
+        T *const copies = (T *)shared;
+        stage(copies, weight, (int)dim);
+        stage(copies + (dim + VEC - 1) / VEC * VEC, bias, (int)dim);
+        weight = copies, bias = copies + (dim + VEC - 1) / VEC * VEC;
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (lane + i * lanes < kept) sum += sum_of(held[i]);
+#pragma unroll 1
+    for (int64_t at = lane + HELD * lanes; at < pieces; at += lanes) {
+        const Piece piece = from[at];
+        sum += sum_of(piece);
+    }
+#pragma unroll 1
+    for (int i = lane; i < singles; i += lanes) sum += ws_load(x[i < before ? i : i + pieces * VEC]);
+    const float mean = sum_over_row(sum, sums) / (float)dim;
+
+    float deviations = 0;
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (lane + i * lanes < kept) {
+            keep_packed(held[i]);
+            deviations += sum_of_squares(held[i], mean);
+            keep_packed(held[i]);
+        }
+#pragma unroll 1
+    for (int64_t at = lane + HELD * lanes; at < pieces; at += lanes) {
+        const Piece piece = from[at];
+        deviations += sum_of_squares(piece, mean);
+    }
+#pragma unroll 1
+    for (int i = lane; i < singles; i += lanes)
+        deviations += squared(ws_load(x[i < before ? i : i + pieces * VEC]) - mean);
+    const float scale = 1.0f / sqrtf(sum_over_row(deviations, squares) / (float)dim + eps);
+
+    if (staged) {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
+    }
+    if (aligned)
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int at = lane + i * lanes;
+            if (at >= kept) continue;
+            const Piece weights = ((const Piece *)weight)[at], biases = ((const Piece *)bias)[at];
+            to[at] = normalised(held[i], weights, biases, mean, scale);
+        }
+    /* Rare enough to be read again: what is not kept, and all of a row that is aligned unlike its parameters. */
+#pragma unroll 1
+    for (int64_t at = aligned ? lane + HELD * lanes : lane; at < pieces; at += lanes) {
+        const int64_t j = before + at * VEC;
+        const Piece piece = from[at];
+        to[at] = normalised(piece, weight + j, bias + j, mean, scale);
+    }
+#pragma unroll 1
+    for (int i = lane; i < singles; i += lanes) {
+        const int64_t j = i < before ? i : i + pieces * VEC;
+        y[j] = normalised(x[j], weight[j], bias[j], mean, scale);
+    }
+}
