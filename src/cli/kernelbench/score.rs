@@ -146,7 +146,10 @@ impl Run {
         let attempt = |path: &PathBuf| {
             let known = times.get(&*path.file_name().unwrap_or_default().to_string_lossy());
             let (right, time) = self.found(judge, number(path)).unwrap_or((false, -1.0));
-            Attempt { right, times: known.and_then(Option::as_ref).map(|base| (time, TimeStats::typical(base))) }
+            // What the strict clock cannot tell from nothing is no ratio.
+            let told = judge == Judge::Protocol || self.strict.get(&number(path)).is_some_and(|it| !it.unresolved);
+            let base = known.and_then(Option::as_ref).filter(|_| told);
+            Attempt { right, times: base.map(|base| (time, TimeStats::typical(base))) }
         };
         let attempts: Vec<Attempt> = files.iter().map(attempt).collect();
         let speedups = attempts.iter().map(Attempt::speedup).collect();

@@ -169,7 +169,8 @@ impl Session<'_> {
         let reason = found.as_ref().err().cloned();
         let runtime = found.as_ref().map_or(-1.0, |net| net.stats.typical());
         let ours = (protocol.correctness, protocol.runtime, &*protocol.error());
-        let shortest = found.as_ref().map_or(-1.0, |net| net.stats.min);
+        // What the clock cannot tell from nothing says nothing of another clock.
+        let shortest = found.as_ref().map_or(-1.0, |net| if net.unresolved { 0.0 } else { net.stats.min });
         let differs = difference(ours, (found.is_ok(), shortest, reason.as_deref()));
         let unresolved = found.as_ref().is_ok_and(|net| net.unresolved);
         let runtime_stats = found.ok().map(|net| net.stats);
