@@ -123,7 +123,7 @@ fn every_starter_leaves_a_space_to_search() {
 fn shipped_models_call_operations_that_are_there_at_shapes_that_starters_serve() {
     let folders = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("models")).unwrap();
     let mut seen = 0;
-    for folder in folders.map(|folder| folder.unwrap().path()) {
+    for folder in folders.map(|folder| folder.unwrap().path()).filter(|it| it.join("config.json").exists()) {
         let config = ModelConfig::load(&folder).unwrap();
         for phase in [Phase::Prefill, Phase::Decode] {
             let pass = Pass { phase, batch: 1, seq: 128, dtype: Dtype::F32, layers: None };

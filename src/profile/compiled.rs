@@ -143,7 +143,7 @@ impl Compiled {
         let account = account(self.captured.compiled_us, self.parts_us() + gaps_us);
         if account.other_us > MOST_OTHER * account.base_us {
             notes.push(format!(
-                "the parts do not explain {:.0} % of the compiled pass: Python between graphs, launches, copies, or another's work on \
+                "the parts do not explain {:.0} % of the compiled pass: Python between graphs, launches, copies, or others' work on \
                  the machine",
                 100.0 * account.other_us / account.base_us
             ));

@@ -94,7 +94,7 @@ fn a_hostile_kernel_file_is_a_verdict_or_a_sentence() {
         ("a NUL byte", good.replace("float sum = 0", "float sum = \0 0")),
         ("another operation", good.replace("op = \"rmsnorm\"", "op = \"../../etc/passwd\"")),
         ("another processor", good.replace("\"native\"", "\"sm_90a\"")),
-        ("no type that is timed", good.replace(", \"bf16\", \"f32\"", "")),
+        ("fewer types, of which one is timed", good.replace(", \"bf16\", \"f32\"", "")),
         ("another function", good.replace("void rmsnorm", "void norm")),
         ("a file of the machine's", good.replace("void rmsnorm", "#include \"/etc/passwd\"\nvoid rmsnorm")),
         ("a constructor", good.replace("void rmsnorm", "__attribute__((constructor)) void now(void) {}\nvoid rmsnorm")),
@@ -113,7 +113,11 @@ fn a_hostile_kernel_file_is_a_verdict_or_a_sentence() {
         place.write("mine.c", &text);
         let ended = place.warpsmith(&["bench", "mine.c"]);
         survived(&ended);
-        assert_eq!(ended.code == Some(0), what.starts_with("line ends"), "{what}: {ended:?}");
+        assert_eq!(
+            ended.code == Some(0),
+            what.starts_with("line ends") || what.starts_with("fewer types"),
+            "{what}: {ended:?}"
+        );
     }
     let huge = format!("{good}//{}", "x".repeat(2 << 20));
     place.write("mine.c", &huge);

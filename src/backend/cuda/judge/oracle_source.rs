@@ -7,8 +7,8 @@ use crate::op::{ElementType, ItemsPass, Operation, Pass, Role};
 /// Bytes that the context of an oracle may take as a kernel's parameter.
 const LARGEST_CONTEXT: usize = 3072;
 
-/// Threads of an item that has a block to itself.
-pub(super) const WIDE: u32 = 512;
+/// Threads of an item that has a block to itself. With twice as many, registers are spilled.
+pub(super) const WIDE: u32 = 256;
 
 /// What stands before the header. Everything here begins with `ws_`, since the operation's names become macros.
 const PRELUDE: &str = include_str!("device/oracle.cuh");
