@@ -7,7 +7,7 @@ use crate::op::{ElementType, ItemsPass, Operation, Pass, Role};
 /// Bytes that the context of an oracle may take as a kernel's parameter.
 const LARGEST_CONTEXT: usize = 3072;
 
-/// Threads of an item that has a block to itself. With twice as many, registers are spilled.
+/// Threads of an item that has a block to itself.
 pub(super) const WIDE: u32 = 256;
 
 /// What stands before the header. Everything here begins with `ws_`, since the operation's names become macros.
@@ -53,7 +53,6 @@ pub fn source(op: &Operation) -> Result<String, String> {
     for (name, count) in ["WS_INPUTS", "WS_ARRAYS", "WS_SYMBOLS", "WS_SCALARS"].iter().zip(counts) {
         let _ = writeln!(text, "#define {name} {}", count.max(1));
     }
-    let _ = writeln!(text, "#define WS_WIDE {WIDE}");
     text.push_str(PRELUDE);
     let mut define = |name: &str, what: String| {
         let _ = writeln!(text, "#define {name} ({what})");

@@ -87,8 +87,8 @@ __device__ __forceinline__ int64_t ws_nth(const ws_places &ws_ranges, int64_t ws
 
 // The items of some ranges.
 #define WS_RUN(entry, pass)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(WS_WIDE)                                                              \
-        entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_ranges, int64_t ws_count) { \
+    extern "C" __global__ void entry(const __grid_constant__ ws_all ws_context, const __grid_constant__ ws_places ws_ranges, \
+                                     int64_t ws_count) {                                                               \
         for (int64_t ws_n = ws_team(); ws_n < ws_count; ws_n += ws_teams())                                            \
             ws_pass_##pass(ws_context, ws_nth(ws_ranges, ws_n), -1);                                                   \
     }
