@@ -135,8 +135,10 @@ fn a_model_goes_from_its_profile_to_a_package_that_torch_compile_uses() {
         assert!(std::fs::read_to_string(region.join(format!("{name}.c"))).unwrap().contains("To be written"));
     }
     let run = place.said(&["run", "model", "--kernels", "kernels-of-mine", "--seed", "7", "--budget", "5m"]);
+    // The file that a target starts from is its baseline, or its first keep where it beats PyTorch: which, is the machine's.
     for name in names.values() {
-        assert!(run.contains(&format!("base    {name}")), "{run}");
+        let started = ["base    ", "keep    "].iter().any(|row| run.contains(&format!("{row}{name}")));
+        assert!(started, "{run}");
     }
 
     let made = place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
