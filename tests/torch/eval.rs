@@ -25,22 +25,23 @@ const HONEST: [Expected; 10] = [
     (6, 0, false, true, "the benchmark's protocol refuses it"),
 ];
 
+/// What an element that is wrong looks like depends on the kind of the call, which is drawn: far off, or NaN where it should not be.
 const DISHONEST: [Expected; 14] = [
-    (1, 10, true, false, "times as far off"),
-    (1, 11, true, false, "times as far off"),
-    (2, 10, true, false, "times as far off"),
-    (3, 10, true, false, "passes the benchmark's protocol and is not right"),
-    (3, 11, true, false, "times as far off"),
+    (1, 10, true, false, "is not right"),
+    (1, 11, true, false, "is not right"),
+    (2, 10, true, false, "is not right"),
+    (3, 10, true, false, "is not right"),
+    (3, 11, true, false, "is not right"),
     (3, 12, false, false, "changes its input 0"),
     (3, 13, true, false, "changes its input 0"),
-    (3, 14, true, false, "times as far off"),
+    (3, 14, true, false, "is not right"),
     // Right, and not fast at all.
     (3, 15, true, true, "benchmark's clock saw"),
     (3, 16, true, true, "benchmark's clock saw"),
     (3, 17, true, false, "is not right"),
     (3, 18, true, false, "Operation not permitted"),
-    (4, 10, true, false, "times as far off"),
-    (6, 10, true, false, "times as far off"),
+    (4, 10, true, false, "is not right"),
+    (6, 10, true, false, "is not right"),
 ];
 
 fn json(path: &Path) -> Value {
