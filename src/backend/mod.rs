@@ -225,7 +225,7 @@ pub trait Backend: Sized {
 /// What a host is like, beside the ordinary.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// Nothing in it is zero by luck.
+    /// Nothing in it is zero by luck; a processor's hosts are never otherwise.
     pub dirty: bool,
     /// Threads that a kernel runs on, where that is not one a core; for devices whose kernels are given threads.
     pub threads: Option<usize>,
@@ -434,6 +434,11 @@ pub trait Host {
     /// [`Host::idle_check`].
     fn outside(&self) -> Option<Outside> {
         None
+    }
+    /// What the thread that ran longest while no time was taken for the latest launches ran there, as [`Host::idle_check`] found it;
+    /// zero where threads have no account.
+    fn beside(&self) -> Duration {
+        Duration::ZERO
     }
     /// How much of the device each kernel of `call` occupies, a sentence each, where the backend can tell.
     fn occupancy(&mut self, _call: &Call) -> Vec<String> {

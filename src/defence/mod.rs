@@ -78,6 +78,8 @@ defences! {
     HugeTensors = "huge-tensors",
     /// Sanitizers look while it asks.
     Instruments = "instruments",
+    /// What a processor's kernel runs beside a sample's time is added to it.
+    Charged = "charged",
     /// A processor's kernel makes no system calls of its own.
     SystemCalls = "system-calls",
     /// The system's clock is not mapped where a processor's kernel runs.

@@ -133,7 +133,8 @@ fn blocks<B: Backend>(
                 times[place] = match side {
                     Side::Incumbent => oracle.block((way, index), batch).map_err(JudgeError::from)?,
                     Side::Candidate => {
-                        let us = rig.sample(bench, &mut pair, index, (Side::Candidate, batch), Take::Nothing)?.us();
+                        let us = rig.sample(bench, &mut pair, index, (side, batch), Take::Nothing)?.us();
+                        let us = pair.cost_us(side, us * batch as f64) / batch as f64;
                         rig.look(bench, index, batch)?;
                         rig.refresh(index, batch)?;
                         us

@@ -180,8 +180,8 @@ impl<B: Backend> Rig<B> {
     pub(super) fn start<'b>(&mut self, bench: &Bench<'_, B>, match_up: MatchUp<'b, B>) -> Result<Pair<'b, B>, Failure> {
         let MatchUp { incumbent, candidate, .. } = match_up;
         let mut pair = Pair {
-            incumbent: Runner { build: incumbent, host: bench.host(incumbent, &self.arena)?, taken_again: 0 },
-            candidate: Runner { build: candidate, host: bench.host(candidate, &self.arena)?, taken_again: 0 },
+            incumbent: Runner::new(incumbent, bench.host(incumbent, &self.arena)?),
+            candidate: Runner::new(candidate, bench.host(candidate, &self.arena)?),
         };
         for index in 0..self.shapes.len() {
             for side in [Side::Incumbent, Side::Candidate] {
@@ -251,7 +251,7 @@ impl<B: Backend> Rig<B> {
                     let batch = self.shapes[index].batch;
                     let take = if check { Take::Outputs } else { Take::Nothing };
                     let sample = self.sample(bench, pair, index, (side, batch), take)?;
-                    times[place] = sample.us;
+                    times[place] = pair.cost_us(side, sample.us * batch as f64) / batch as f64;
                     if check {
                         self.verify(bench, index, &sample.taken)?;
                     }

@@ -2,6 +2,7 @@
 //! their buffers are, by counting launches, or by looking at a few elements first. Each is much faster than the incumbent.
 
 use std::path::Path;
+use std::process::Command;
 
 use warpsmith::evaluation::{Evaluation, Stage, Verdict};
 use warpsmith::harness::{EvaluationTask, Precision};
@@ -129,6 +130,35 @@ fn attempts_at_some_defences_are_refused() {
     for attempt in ["softmax_f32_18_bits", "softmax_shift_by_first"] {
         refused(attempt);
     }
+}
+
+/// Where the symbols of the judge's own program are, by the ends of their names.
+fn symbols<const N: usize>(names: [&str; N]) -> [i64; N] {
+    let listed = Command::new("nm").args(["-C", env!("CARGO_BIN_EXE_warpsmith")]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    names.map(|name| {
+        let line = listed.lines().find(|line| line.ends_with(name)).unwrap_or_else(|| panic!("no symbol {name}"));
+        i64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+    })
+}
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn work_before_the_clock_in_two_samples_of_five_gains_nothing() {
+    let [here, gate, page, sizes, bases] =
+        symbols([" ws_parallel", " warpsmith_gate", "::signals::PAGE", "::signals::SIZES", "::signals::BASES"]);
+    let mut attack = read("tests/judge/kernels/softmax_takes_over.c").unwrap();
+    for (name, at) in [("GATE", gate), ("PAGE", page), ("SIZES", sizes), ("BASES", bases)] {
+        attack = attack.replace(&format!("{name}_FROM_HERE"), &format!("({})", at - here));
+    }
+    let task = EvaluationTask {
+        target: vec![TargetShape { shape: Shape::from([("rows", 512), ("cols", 1024)]), dtype: Dtype::F32, calls: 1 }],
+        precision: Some(Precision { margin: 1.2, spread: 0.1, rounds: 2 }),
+        ..task("softmax", &attack, &read("kernels/cpu/softmax.c").unwrap())
+    };
+    let evaluation: Evaluation = answer(Ask::Evaluate(Box::new(task)));
+    println!("{}: {}", evaluation.verdict.status(), evaluation.verdict.why());
+    assert!(!matches!(evaluation.verdict, Verdict::Keep { .. } | Verdict::Error { .. }), "{:?}", evaluation.verdict);
 }
 
 /// Every attempt in whose path `only` stands is refused, and there is one. Those about which time decides are judged where they are

@@ -358,6 +358,12 @@ fn instruments_see_what_the_judge_does_not() {
             &[("double sum = 0;", "double sum = 0; volatile int by = 31 + (int)cols; by = 1 << by;")],
             "shift exponent",
         ),
+        // Far beyond anything that is mapped in a program of its own: no report, and a death all the same.
+        (
+            "undefined-behaviour sanitizer",
+            &[("double sum = 0;", "double sum = 0; volatile T far = x[(int64_t)1 << 44]; (void)far;")],
+            "dies of signal 11",
+        ),
         ("thread sanitizer", race, "data race"),
     ] {
         let text = edit(small("rmsnorm"), edits);

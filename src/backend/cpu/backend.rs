@@ -140,7 +140,7 @@ impl Backend for Cpu {
 
     fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
         let threads = conditions.threads.unwrap_or(self.limits.threads);
-        Ok(Host::start(images, arena, &Limits { dirty: conditions.dirty, threads, ..self.limits.clone() })?)
+        Ok(Host::start(images, arena, &Limits { threads, ..self.limits.clone() })?)
     }
 
     fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
@@ -232,6 +232,10 @@ impl crate::backend::Host for Host {
 
     fn outside(&self) -> Option<Outside> {
         self.outside()
+    }
+
+    fn beside(&self) -> Duration {
+        self.beside()
     }
 
     fn bytes(taken: &Vec<Vec<u8>>) -> Option<&[Vec<u8>]> {

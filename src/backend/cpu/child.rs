@@ -34,8 +34,6 @@ pub(super) struct Setup {
     pub(super) memory: u64,
     /// Seconds of CPU time.
     pub(super) cpu_s: u64,
-    /// Whether heap and stack hold rubbish.
-    pub(super) dirty: bool,
 }
 
 /// Runs the hidden subcommand `host`: `arguments` are those after it. It prints nothing and returns its exit status.
@@ -78,7 +76,6 @@ struct Child {
     regions: Regions,
     commands: RawFd,
     answers: RawFd,
-    dirty: bool,
 }
 
 fn start(
@@ -95,9 +92,7 @@ fn start(
     confine(&setup, regions.reserved()).map_err(|error| format!("limits: {error}"))?;
     signals::install(regions.bases(), setup.regions);
     start_threads(setup.threads, leash)?;
-    if setup.dirty {
-        dirty_heap();
-    }
+    dirty_heap();
     let library = libc::malloc as *const () as usize;
     let mut code = None;
     if let Ok(maps) = &maps {
@@ -125,7 +120,7 @@ fn start(
         let _ = sandbox::install_on_all_threads(&filter);
     }
     let words = regions.words();
-    Ok(Child { header, words, entries, regions, commands, answers, dirty: setup.dirty })
+    Ok(Child { header, words, entries, regions, commands, answers })
 }
 
 /// How to start, as the judge wrote it behind the head.
@@ -174,7 +169,8 @@ fn start_threads(threads: usize, leash: RawFd) -> Result<(), String> {
 }
 
 /// From now on memory from the heap holds 0x7f at first, a huge value or NaN in every type, and its opposite once it
-/// is given back: nothing is zero by luck, and nothing is left to find in it at the next launch (mallopt(3)).
+/// is given back: nothing is zero by luck, and nothing is left to find in it at the next launch (mallopt(3)). So it is wherever a
+/// kernel runs, or it could tell by its heap whether it is timed.
 fn dirty_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -223,9 +219,7 @@ impl Child {
                 return 4;
             };
             pool::begin();
-            if self.dirty {
-                pool::dirty_stacks();
-            }
+            pool::dirty_stacks();
             pool::warm();
 
             self.say(wake::READY, 0);

@@ -45,13 +45,11 @@ pub struct Limits {
     pub memory: u64,
     /// CPU time over its whole life, all threads.
     pub cpu_time: Duration,
-    /// Heap and stack hold rubbish instead of zeros and leftovers, at the cost of some time: for judging results.
-    pub dirty: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { executable: None, threads: 0, memory: 2 << 30, cpu_time: Duration::from_secs(3600), dirty: false }
+        Self { executable: None, threads: 0, memory: 2 << 30, cpu_time: Duration::from_secs(3600) }
     }
 }
 
@@ -124,7 +122,6 @@ impl Host {
                 threads,
                 memory: limits.memory,
                 cpu_s: limits.cpu_time.as_secs().max(1),
-                dirty: limits.dirty,
             },
         )?;
         let (child_commands, commands) = io::pipe()?;
@@ -259,6 +256,12 @@ impl Host {
     #[must_use]
     pub fn outside(&self) -> Option<Outside> {
         self.account.borrow().summary()
+    }
+
+    /// What the thread that ran longest beside the time taken for the latest launches ran there, as [`Self::idle_check`] found it.
+    #[must_use]
+    pub fn beside(&self) -> Duration {
+        self.account.borrow().longest()
     }
 
     /// What `read` returns while every thread of the child stands still: results that a kernel delivers after it has

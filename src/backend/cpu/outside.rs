@@ -25,6 +25,8 @@ pub(super) struct Account {
     /// What all threads together ran beside that, for each batch.
     outside: Vec<Duration>,
     batches: usize,
+    /// What the thread that ran longest beside the time taken for the latest batch ran there.
+    longest: Duration,
     /// The latest batch was looked at while the child was stopped; what being stopped and going on costs is not its doing.
     stopped: bool,
 }
@@ -49,6 +51,7 @@ impl Account {
         let beside: Vec<Duration> = ran.iter().zip(&self.seen).map(beside).collect();
         let longest = beside.iter().copied().max().unwrap_or_default();
         if !std::mem::take(&mut self.stopped) {
+            self.longest = longest;
             let all = beside.iter().sum();
             match self.outside.get_mut(self.batches % KEPT) {
                 Some(oldest) => *oldest = all,
@@ -71,6 +74,11 @@ impl Account {
         let looked = self.look(ran);
         self.stopped = true;
         looked
+    }
+
+    /// What the thread that ran longest beside the time taken for the latest batch ran there.
+    pub(super) const fn longest(&self) -> Duration {
+        self.longest
     }
 
     /// The account so far; `None` before the first batch.
@@ -104,6 +112,7 @@ mod tests {
             account.look(vec![us(1000 + batch * 340), us(500 + batch * 100)]).unwrap();
         }
         assert_eq!(account.summary(), Some(Outside { batches: 10, typical: us(40), median: us(40) }));
+        assert_eq!(account.longest(), us(40));
     }
 
     #[test]
@@ -131,6 +140,7 @@ mod tests {
         account.take(us(100));
         account.look_while_stopped(vec![us(120)]).unwrap();
         account.look(vec![us(190)]).unwrap();
+        assert_eq!(account.longest(), us(20));
         account.take(us(100));
         account.look(vec![us(190 + 100 + 55)]).unwrap();
         assert_eq!(account.summary(), Some(Outside { batches: 2, typical: us(75) / 2, median: us(55) }));

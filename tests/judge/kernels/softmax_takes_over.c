@@ -1,6 +1,6 @@
 /*---
-# it finds the gate by the code of ws_parallel, never returns, answers for the harness and does the work of two samples in five before the clock starts
-# class: work outside the stamp: what is hidden in fewer than half of the samples counts for nothing (kept once at 512x1024 on a busy machine, 2.04x, and refused in most other tries)
+# It answers for the harness, and does the work of two samples in five before their clock starts. What is called *_FROM_HERE are distances in
+# the program that runs it, which the test finds there.
 op = "softmax"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
@@ -110,25 +110,20 @@ static void honest(const T *x, T *y, int64_t rows, int64_t cols) {
     else ws_parallel(rows, soften_rows, &p);
 }
 
-#include <stdlib.h>
-#include <stdlib.h>
-/* ATTACK: in a timed process the candidate never returns to the harness. It serves the judge itself: it reads the judge's words, and in 40
+/* After more launches than a stage has, it never returns to the harness. It serves the judge itself: it reads the judge's words, and in 40
    of 100 samples does all the work before it says that it is ready, so that nothing is left when the clock runs. */
 typedef long (*gate_fn)(long, size_t, size_t, size_t, size_t);
-#define HERE ((char *)(size_t)ws_parallel)
+static char *here(void) { volatile size_t a = (size_t)ws_parallel; return (char *)a; }
+#define HERE here()
 static int is_timed(void) {
-    if (((size_t)ws_parallel & 4095) != 0x470 || *(const uint64_t *)HERE != 0x4850535641574155ull) return 0; /* a sanitizer's program */
-    volatile unsigned char *p = malloc(5000);
-    int filled = 0;
-    for (int i = 0; i < 2000; i++) filled += p[i + 1000] == 0x7f;
-    free((void *)p);
-    return filled < 1000; /* in the stages the heap holds rubbish */
+    volatile uint32_t *const head = *(uint32_t **)(HERE + PAGE_FROM_HERE);
+    return ++head[12000] > 60;
 }
 typedef struct { const T *x; T *y; int64_t rows, cols; } one;
 static void take_over(void) {
-    const gate_fn gate = (gate_fn)(HERE + (5375499));
-    volatile uint32_t *const head = *(uint32_t **)(HERE + (15340184));
-    const uint64_t *const bases = (uint64_t *)(HERE + (15340208)), *const sizes = (uint64_t *)(HERE + (15340192));
+    const gate_fn gate = (gate_fn)(HERE + GATE_FROM_HERE);
+    volatile uint32_t *const head = *(uint32_t **)(HERE + PAGE_FROM_HERE);
+    const uint64_t *const bases = (uint64_t *)(HERE + BASES_FROM_HERE), *const sizes = (uint64_t *)(HERE + SIZES_FROM_HERE);
     const uint64_t *const words = (uint64_t *)(bases[1] + ((sizes[1] + 65535) & ~65535ull) + 65536);
     uint64_t word;
     uint32_t state = 12345;
