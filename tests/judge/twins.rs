@@ -12,8 +12,52 @@ use warpsmith::worker::protocol::Ask;
 use crate::bench::{Edits, answer, correct, edit, few, task};
 use crate::{honest, wrong};
 
+/// Attention over the keys that a query sees, one query after another where they differ: what it does not see is not there, NaN or not.
+const ATTENTION: &str = r#"import torch
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+def reference(q, k, v, *, S_q, S_kv, causal, bshd, scale):
+    if bshd:
+        q, k, v = [one.transpose(1, 2) for one in (q, k, v)]
+    many = q.shape[1] // k.shape[1]
+    k, v = [one.repeat_interleave(many, 1) for one in (k, v)]
+    if not causal:
+        o = attend(q, k, v, scale=scale)
+    else:
+        o = torch.zeros_like(q)
+        for i in range(max(0, S_q - S_kv), S_q):
+            seen = i + 1 + S_kv - S_q
+            o[:, :, i : i + 1] = attend(q[:, :, i : i + 1], k[:, :, :seen], v[:, :, :seen], scale=scale)
+    return o.transpose(1, 2) if bshd else o
+"#;
+
+const ROTARY: &str = r#"import torch
+
+def reference(x, cos, sin, *, D, bshd, interleaved):
+    if bshd:
+        cos, sin = cos[:, None], sin[:, None]
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., : D // 2], x[..., D // 2 :])
+    y = [a * cos - b * sin, a * sin + b * cos]
+    return torch.stack(y, -1).flatten(-2) if interleaved else torch.cat(y, -1)
+"#;
+
+const CROSS_ENTROPY: &str = r#"import torch
+
+def reference(logits, targets):
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    losses = torch.nn.functional.cross_entropy(wide, targets, reduction="none")
+    return losses, losses.mean()
+"#;
+
 /// The same functions in PyTorch, by the operations' names.
-const TWINS: [(&str, &str); 5] = [
+const TWINS: [(&str, &str); 9] = [
+    ("flash_attention", ATTENTION),
+    ("rotary_embedding", ROTARY),
+    ("cross_entropy", CROSS_ENTROPY),
+    (
+        "fused_mlp",
+        "import torch\ndef reference(x, w_gate, w_up, w_down):\n    hidden = torch.nn.functional.silu(x @ w_gate.mT) * (x @ w_up.mT)\n    return hidden @ w_down.mT\n",
+    ),
     ("softmax", "import torch\ndef reference(x):\n    return torch.softmax(x, -1)\n"),
     (
         "rmsnorm",
