@@ -15,7 +15,7 @@ def share_of(part, whole):
 def measure(y, r, form, limit=None):
     """How far `y` is from `r`, both flat; the parts are those of `bound.rs`, which says what they are. Elements that are off by more
     than `limit` units are counted."""
-    if form["dtype"] in WHOLE:
+    if form.get("dtype") in WHOLE:
         return measure_whole(y, r)
     row, u, largest, underflow = form["row"], form["u"], form["largest"], form["underflow"]
     rows = r.numel() // row

@@ -22,6 +22,7 @@ use crate::torch::name_of;
 #[command(
     after_help = "Examples:\n  warpsmith kernelbench --root KernelBench run kernels/cpu --level 1\n  warpsmith kernelbench --root KernelBench run kernels/cpu --level 1 --problems 1-20 --budget 8h --agent openai --model gpt-5.1\n  warpsmith run kernels/cpu --resume                                       go on with it"
 )]
+#[group(id = "kernelbench_run")]
 pub(super) struct Args {
     /// Problems of this level
     #[arg(long, value_name = "N", default_value_t = 1)]
