@@ -103,7 +103,7 @@ fn encode(values: impl Iterator<Item = f64>, stored: Stored) -> Vec<u8> {
     match stored {
         Stored::F16 => values.flat_map(|v| f16::from_f32(v as f32).to_ne_bytes()).collect(),
         Stored::Bf16 => values.flat_map(|v| bf16::from_f32(v as f32).to_ne_bytes()).collect(),
-        Stored::F32 | Stored::I64 => values.flat_map(|v| (v as f32).to_ne_bytes()).collect(),
+        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 => values.flat_map(|v| (v as f32).to_ne_bytes()).collect(),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The tensors of one case, placed in an arena.
 
 use super::values::{decode_into, encode_one};
-use super::{Arena, Call, Exchange, Placing, Poison, Region, Span};
+use super::{Arena, Call, Exchange, FileValues, Placing, Poison, Region, Span};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
-use crate::op::{Case, DrawPlan, ElementType, OpError, Operation, Role, Stored};
+use crate::op::{Case, Distribution, Draw, DrawPlan, ElementType, OpError, Operation, Role, Stored, TensorSpec};
 use crate::rng::Stream;
 
 /// Why a case has no tensors.
@@ -180,13 +180,44 @@ impl CaseMemory {
     /// # Errors
     /// An expression of a draw that fails.
     pub fn draw<A: Arena>(&self, arena: &mut A, copy: usize, seed: u64) -> Result<(), OpError> {
+        self.draw_with(arena, copy, seed, None)
+    }
+
+    /// The same with the values of a file for what that draws; without them such an input is zero.
+    ///
+    /// # Errors
+    /// An expression of a draw that fails.
+    pub fn draw_with<A: Arena>(
+        &self,
+        arena: &mut A,
+        copy: usize,
+        seed: u64,
+        values: Option<&FileValues>,
+    ) -> Result<(), OpError> {
         let (shape, dtype) = (&self.case.shape, self.case.dtype);
-        for (tensor, span) in self.op.tensors.iter().zip(&self.copies[copy].tensors) {
+        let inputs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
+        for (index, (tensor, span)) in inputs.filter(|(tensor, _)| tensor.role == Role::Input).enumerate() {
             if let (Some(span), Some(how)) = (span, self.op.draw_of(tensor, &self.case)?) {
-                arena.draw(span, &DrawPlan::new(&self.op, tensor, shape, dtype, how, seed)?);
+                let plan = DrawPlan::new(&self.op, tensor, shape, dtype, how, seed)?;
+                draw_one(arena, span, &plan, values.map(|values| (values, index)));
             }
         }
         Ok(())
+    }
+
+    /// Whether an element of some input can be another one without any becoming what it never is.
+    #[must_use]
+    pub fn stirs(&self) -> bool {
+        self.free_inputs(0).next().is_some()
+    }
+
+    /// Inputs whose elements do not depend on each other.
+    fn free_inputs(&self, copy: usize) -> impl Iterator<Item = (&TensorSpec, Span)> + '_ {
+        let pairs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
+        let free = |tensor: &TensorSpec| tensor.draw.as_ref().is_some_and(Draw::is_free);
+        pairs.filter_map(move |(tensor, span)| {
+            (*span).filter(|_| tensor.role == Role::Input && free(tensor)).map(|span| (tensor, span))
+        })
     }
 
     /// Fills a copy's outputs and scratch with poison from `seed`, and all its red zones with another.
@@ -226,13 +257,12 @@ impl CaseMemory {
     pub fn change_one<A: Arena>(&self, arena: &mut A, copy: usize, seed: u64) -> Option<Change> {
         let stream = Stream::new(seed, "change");
         let inputs: Vec<(&str, Stored, Span)> = self
-            .op
-            .tensors
-            .iter()
-            .zip(&self.copies[copy].tensors)
-            .filter(|(tensor, _)| tensor.role == Role::Input)
-            .filter_map(|(tensor, span)| Some((tensor.name.as_str(), tensor.dtype.stored(self.case.dtype), (*span)?)))
+            .free_inputs(copy)
+            .map(|(tensor, span)| (tensor.name.as_str(), tensor.dtype.stored(self.case.dtype), span))
             .collect();
+        if inputs.is_empty() {
+            return None;
+        }
         let &(tensor, stored, span) = inputs.get(stream.below(0, inputs.len() as u64) as usize)?;
         let size = stored.bytes();
         let count = span.bytes / size;
@@ -265,11 +295,11 @@ impl CaseMemory {
     #[must_use]
     pub fn stir(&self, copy: usize, seed: u64) -> Option<Exchange> {
         let stream = Stream::new(seed, "stir");
-        let inputs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
-        let inputs = inputs.filter(|(tensor, _)| tensor.role == Role::Input);
-        let inputs: Vec<(usize, Span)> = inputs
-            .filter_map(|(tensor, span)| Some((tensor.dtype.stored(self.case.dtype).bytes(), (*span)?)))
-            .collect();
+        let inputs: Vec<(usize, Span)> =
+            self.free_inputs(copy).map(|(tensor, span)| (tensor.dtype.stored(self.case.dtype).bytes(), span)).collect();
+        if inputs.is_empty() {
+            return None;
+        }
         let &(size, span) = inputs.get(stream.below(0, inputs.len() as u64) as usize)?;
         let [from, to] = [1, 2].map(|turn| stream.below(turn, (span.bytes / size) as u64) as usize);
         Some(Exchange { span, size, from, to })
@@ -375,6 +405,20 @@ struct Zone<'a> {
     after: bool,
     /// What it holds.
     poison: Poison,
+}
+
+/// Draws an input: by the plan, or what a file's values become by it, where `values` has them by the input's number.
+pub(crate) fn draw_one<A: Arena>(arena: &mut A, span: &Span, plan: &DrawPlan, values: Option<(&FileValues, usize)>) {
+    match values.filter(|_| plan.dist == Distribution::File) {
+        Some((values, input)) => arena.fill(span, &mut |bytes| {
+            // It is as long as it was made for it.
+            if values.read(input, bytes).is_ok() {
+                plan.fill(bytes);
+            }
+        }),
+        None if plan.dist == Distribution::File => arena.zero(span),
+        None => arena.draw(span, plan),
+    }
 }
 
 /// Role and size in bytes of each tensor, `None` where it is absent.

@@ -8,6 +8,7 @@ mod cache;
 mod call;
 pub mod cpu;
 pub mod cuda;
+mod drawn;
 mod fault;
 mod memory;
 mod step;
@@ -24,7 +25,9 @@ pub use bounds::Place;
 pub(crate) use bounds::{merge_outputs, told_apart};
 pub use cache::compiled_kernels;
 pub use call::{Call, Region, Span, calls_per_sample};
+pub use drawn::FileValues;
 pub use fault::Fault;
+pub(crate) use memory::draw_one;
 pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
 pub use step::Step;
 

@@ -39,6 +39,12 @@ pub(crate) fn decode_into(bytes: &[u8], stored: Stored, out: &mut [f64]) {
                 *out = i64::from_ne_bytes(*eight) as f64;
             }
         }
+        Stored::I32 => {
+            for (out, four) in out.iter_mut().zip(bytes.as_chunks().0) {
+                *out = f64::from(i32::from_ne_bytes(*four));
+            }
+        }
+        Stored::U8 => out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = f64::from(*byte)),
     }
 }
 
@@ -49,6 +55,8 @@ pub(super) fn encode_one(value: f64, stored: Stored, out: &mut [u8]) {
         Stored::Bf16 => out.copy_from_slice(&bf16::from_f32(value as f32).to_ne_bytes()),
         Stored::F32 => out.copy_from_slice(&(value as f32).to_ne_bytes()),
         Stored::I64 => out.copy_from_slice(&(value as i64).to_ne_bytes()),
+        Stored::I32 => out.copy_from_slice(&(value as i32).to_ne_bytes()),
+        Stored::U8 => out.copy_from_slice(&[value as u8]),
     }
 }
 
@@ -58,12 +66,15 @@ mod tests {
 
     #[test]
     fn one_element_encodes_to_what_it_decodes_from() {
-        for stored in [Stored::F16, Stored::Bf16, Stored::F32, Stored::I64] {
+        for stored in [Stored::F16, Stored::Bf16, Stored::F32, Stored::I64, Stored::I32] {
             let mut bytes = vec![0; stored.bytes()];
             encode_one(-24.0, stored, &mut bytes);
             let mut value = [9.0];
             decode_into(&bytes, stored, &mut value);
             assert_eq!(value, [-24.0], "{stored:?}");
         }
+        let mut byte = [0];
+        encode_one(1.0, Stored::U8, &mut byte);
+        assert_eq!(byte, [1]);
     }
 }

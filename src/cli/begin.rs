@@ -16,11 +16,13 @@ use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
 use crate::engine::files;
 use crate::engine::stop::{Rules, StopReason};
-use crate::engine::{Options, Pool, RunError, RunState, VERSION, check_names, plan, plan_compiled};
+use crate::engine::{
+    Options, Pool, RunError, RunState, TargetState, VERSION, check_names, plan, plan_compiled, several,
+};
 use crate::history::{self, Archive, History, Pending, is_run_id};
 use crate::kernel::{KernelFile, Language, set_dtypes};
 use crate::model::{Graph, ModelConfig};
-use crate::op::{Dtype, Shape};
+use crate::op::{Dtype, OpSource, Shape};
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace};
 
@@ -63,6 +65,18 @@ pub(super) struct RunArgs {
     /// Seed of everything that is drawn (secret where not given)
     #[arg(long)]
     seed: Option<u64>,
+    /// The problems of a run with several, of which `model` is the folder of the kernels
+    #[arg(skip)]
+    pub(super) posed: Vec<Posed>,
+}
+
+/// A problem, and the kernel that its target starts from.
+#[derive(Debug, Clone)]
+pub(super) struct Posed {
+    /// The kernel file.
+    pub(super) kernel: PathBuf,
+    /// What it is to compute.
+    pub(super) source: OpSource,
 }
 
 impl RunArgs {
@@ -204,6 +218,9 @@ pub(super) fn workspace_for(args: &RunArgs) -> anyhow::Result<(Workspace, Vec<St
     if args.is_kernel() {
         return alone::workspace_of(model);
     }
+    if let Some(first) = args.posed.first() {
+        return alone::workspace_of(&first.kernel);
+    }
     if let Some(workspace) = Workspace::find(model)? {
         let created = workspace.ensure_repository()?;
         let said = created.map(|path| format!("made a git repository in {}", path.display()));
@@ -230,6 +247,7 @@ async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &Cancellation
         seed: args.seed.unwrap_or_else(crate::rng::secret_seed),
     };
     let (state, pool) = match args.is_kernel() {
+        _ if !args.posed.is_empty() => plan_problems(wanted, workspace, options).await?,
         true => plan_kernel(wanted, workspace, options).await?,
         false if args.is_pytorch() => plan_pytorch(wanted, workspace, options).await?,
         false => plan_model(wanted, workspace, options, cancel).await?,
@@ -301,6 +319,39 @@ async fn plan_model(
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
+}
+
+/// A target for each problem, in their order.
+async fn plan_problems(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    options: Options,
+) -> anyhow::Result<(RunState, Pool)> {
+    let args = wanted.args;
+    let (device, lead) = (args.crew.device_of_lead(args.device), args.crew.lead());
+    let mut kernels = Vec::new();
+    for Posed { kernel, source } in &args.posed {
+        let read = bench::Wanted::read_for(device, &lead, kernel, Some(source))?;
+        kernels.push((alone::path_in(workspace, kernel)?, read));
+    }
+    let Some((_, first)) = kernels.first() else { bail!("there is no problem to work on") };
+    if let Some((file, _)) = kernels.iter().find(|(_, kernel)| kernel.device != first.device) {
+        bail!("{file} is for another kind of device than the files before it; a run has one");
+    }
+    History::could_begin(workspace, &options.run)?;
+    let worker = first.worker(Opening::Now).await?;
+    let timed = TimedArgs { shape: Vec::new(), dtype: args.pass.dtype() };
+    let mut targets = Vec::new();
+    for (file, kernel) in &kernels {
+        let shapes = kernel.target(&timed, worker.limits())?;
+        targets.push(TargetState::new(&kernel.source.name, file.clone(), kernel.text.clone(), shapes));
+    }
+    (wanted.tell)(&format!("improving kernels for {} problems on {}", targets.len(), worker.device().name));
+    let dtype = targets.first().and_then(|target| target.shapes.first()).map_or(Dtype::F32, |shape| shape.dtype);
+    let mut state = several(options, targets, worker.device(), worker.judge());
+    args.narrow(&mut state, dtype)?;
+    let device = first.device;
+    Ok((state, args.crew.pool(&workspace.settings().run, worker, device).await?))
 }
 
 /// Takes a PyTorch model apart and ranks its regions.

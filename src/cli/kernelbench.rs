@@ -1,6 +1,7 @@
 //! `warpsmith kernelbench`: the problems of the public benchmark, and what others have made of them.
 
 mod eval;
+mod run;
 mod score;
 
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ const BYTES_EACH: u64 = 8;
 /// Work with a checkout of KernelBench.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith kernelbench --root KernelBench list              every problem: its size, and whether it is a target\n  warpsmith kernelbench --root KernelBench list --level 1\n  warpsmith kernelbench --root KernelBench eval runs/mine         judge every sample of a run, in both columns\n  warpsmith kernelbench --root KernelBench score runs/mine        fast_p of both columns, and a page"
+    after_help = "Examples:\n  warpsmith kernelbench --root KernelBench list              every problem: its size, and whether it is a target\n  warpsmith kernelbench --root KernelBench list --level 1\n  warpsmith kernelbench --root KernelBench eval runs/mine         judge every sample of a run, in both columns\n  warpsmith kernelbench --root KernelBench run kernels/cpu        improve kernels for its problems, all in one run\n  warpsmith kernelbench --root KernelBench score runs/mine        fast_p of both columns, and a page"
 )]
 pub(super) struct Args {
     /// The checkout, or the folder in it that has level1, level2, ...
@@ -44,6 +45,7 @@ enum Command {
     /// List problems with their inputs, their bytes, and whether they can be targets here; nothing of theirs is allocated
     List(ListArgs),
     Eval(eval::Args),
+    Run(run::Args),
     Score(score::Args),
 }
 
@@ -74,17 +76,19 @@ struct Row {
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
-    match &args.command {
-        Command::List(list) => listed(&args, list),
-        Command::Eval(eval) => eval::main(&args.root, args.device, &args.python, eval),
-        Command::Score(score) => score::main(&args.root, score),
+    let Args { root, device, python, command } = args;
+    match command {
+        Command::List(list) => listed(&root, device, &python, &list),
+        Command::Eval(eval) => eval::main(&root, device, &python, &eval),
+        Command::Run(run) => run::main(&root, device, &python, run),
+        Command::Score(score) => score::main(&root, &score),
     }
 }
 
-fn listed(args: &Args, list: &ListArgs) -> anyhow::Result<ExitCode> {
-    let files = problems(&args.root, list.level)?;
-    let service = Service::new(Python::chosen(args.python.python.as_deref()));
-    let device = device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device;
+fn listed(root: &Path, device: DeviceArgs, python: &PythonArgs, list: &ListArgs) -> anyhow::Result<ExitCode> {
+    let files = problems(root, list.level)?;
+    let service = Service::new(Python::chosen(python.python.as_deref()));
+    let device = device::choose(device, DeviceSettings::default(), &Starter::own())?.device;
     let free = match device {
         Device::Cuda(number) => cuda::memory_of(number).ok(),
         Device::Cpu | Device::Theirs => available_memory(),

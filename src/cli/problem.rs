@@ -123,25 +123,26 @@ fn tensors(op: &Operation) -> String {
     let line = |tensor: &TensorSpec| {
         let role = if tensor.role == Role::Input { "in " } else { "out" };
         let sizes: Vec<&str> = tensor.shape.iter().map(|size| size.text()).collect();
-        format!("     {role} {:<16} {}[{}]\n", tensor.name, element(tensor), sizes.join("]["))
+        format!("     {role} {:<16} {}[{}]\n", tensor.name, tensor.dtype.c_name(), sizes.join("]["))
     };
     op.tensors.iter().map(line).collect()
 }
 
-const fn element(tensor: &TensorSpec) -> &'static str {
-    match tensor.dtype {
-        ElementType::Case => "T",
-        ElementType::F32 => "float",
-        ElementType::I64 => "int64_t",
+/// A type's name where there are no headers.
+const fn cuda_name(element: ElementType) -> &'static str {
+    match element {
+        ElementType::I64 => "long long",
+        ElementType::I32 => "int",
+        ElementType::U8 => "unsigned char",
+        ElementType::Case | ElementType::F32 => element.c_name(),
     }
 }
 
 /// A kernel for a GPU that computes nothing yet: a thread for each element of the first output.
 fn cuda_skeleton(op: &Operation) -> String {
-    let parameters = op.tensors.iter().map(|tensor| match (tensor.role, tensor.dtype) {
-        (Role::Input, ElementType::I64) => format!("const long long *{}", tensor.name),
-        (Role::Input, _) => format!("const {} *{}", element(tensor), tensor.name),
-        (Role::Output, _) => format!("{} *{}", element(tensor), tensor.name),
+    let parameters = op.tensors.iter().map(|tensor| {
+        let constant = if tensor.role == Role::Input { "const " } else { "" };
+        format!("{constant}{} *{}", cuda_name(tensor.dtype), tensor.name)
     });
     let parameters: Vec<String> =
         parameters.chain(op.scalars.iter().map(|scalar| format!("float {}", scalar.name))).collect();

@@ -29,7 +29,7 @@ use crate::workspace::Workspace;
 )]
 pub(super) struct Args {
     #[command(flatten)]
-    run: RunArgs,
+    pub(super) run: RunArgs,
     #[command(flatten)]
     agent: AgentArgs,
     #[command(flatten)]

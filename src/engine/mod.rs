@@ -52,7 +52,7 @@ use record::{Record, Unwritten};
 pub use brief::brief;
 pub use describe::one_line;
 pub use events::{RunEvent, Watcher, is_keep};
-pub use plan::{Options, alone, check_names, plan, plan_compiled};
+pub use plan::{Options, alone, check_names, plan, plan_compiled, several};
 pub use pool::{Doing, Pool, WorkerStatus};
 pub use report::CostOf;
 pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};

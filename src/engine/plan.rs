@@ -126,8 +126,15 @@ pub fn plan_compiled(
 /// It is the only target, all there is to improve, and whatever it can gain is worth the time.
 #[must_use]
 pub fn alone(options: Options, target: TargetState, device: &DeviceCard, judge: &str) -> RunState {
-    let target = TargetState { named: true, share: 1.0, ..target };
-    begun(options, Workload::Operation, vec![target], device, judge)
+    several(options, vec![target], device, judge)
+}
+
+/// The state that several kernels start from that are parts of nothing: each is worth the time that any other is, in their order.
+#[must_use]
+pub fn several(options: Options, targets: Vec<TargetState>, device: &DeviceCard, judge: &str) -> RunState {
+    let share = 1.0 / targets.len().max(1) as f64;
+    let targets = targets.into_iter().map(|target| TargetState { named: true, share, ..target }).collect();
+    begun(options, Workload::Operation, targets, device, judge)
 }
 
 /// A run that has done nothing yet.

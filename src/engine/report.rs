@@ -11,7 +11,7 @@ use crate::report::{
     TimingReport, Try, Whole, sound,
 };
 
-use super::{Phase, RunState, TargetState};
+use super::{Phase, RunState, TargetState, Workload};
 
 /// What one call of an operation must at least do, where its formulae are known.
 pub type CostOf<'a> = &'a dyn Fn(&str, &Shape, Dtype) -> Option<CallCost>;
@@ -38,7 +38,7 @@ impl RunState {
             resumed: self.resumed,
             resumed_at: self.resumed_at.clone(),
             troubles: self.troubles.iter().map(|trouble| (trouble.experiment, trouble.what.clone())).collect(),
-            whole: self.single().is_none().then(|| self.whole()),
+            whole: (self.workload != Workload::Operation).then(|| self.whole()),
             parts,
             targets: self.targets.iter().map(|target| target.report(rows, cost)).collect(),
             ceilings: self.ceilings.as_ref().map(|ceilings| CeilingLines {

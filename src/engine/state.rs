@@ -279,7 +279,10 @@ impl RunState {
     /// The kernel of a run that improves a single one, outside of any model.
     #[must_use]
     pub fn single(&self) -> Option<&TargetState> {
-        self.targets.first().filter(|_| self.workload == Workload::Operation)
+        match &self.targets[..] {
+            [only] if self.workload == Workload::Operation => Some(only),
+            _ => None,
+        }
     }
 
     /// The target being worked on.

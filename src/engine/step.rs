@@ -8,7 +8,7 @@ use crate::agent::{Agent, Outside, Proposal};
 use crate::evaluation::Evaluation;
 
 use super::stop::StopReason;
-use super::{Phase, Run, RunError, RunState, TargetState};
+use super::{Phase, Run, RunError, RunState, TargetState, Workload};
 
 /// What became of a text that someone has written by hand.
 #[derive(Debug, Clone)]
@@ -46,6 +46,7 @@ impl Run {
         if let Some(reason) = self.over_for_all() {
             let then = match self.state.single() {
                 Some(_) => "`finish` ends the run",
+                None if self.state.workload == Workload::Operation => "`finish` ends the run",
                 None => "`finish` compares the whole model before and after, and ends the run",
             };
             return Ok(Some(format!("nothing more is judged: {reason}; {then}")));

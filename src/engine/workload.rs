@@ -18,7 +18,7 @@ pub enum Workload {
     Model(Box<Profile>),
     /// A PyTorch model as torch.compile runs it: targets are regions of its graphs.
     Compiled(Box<Compiled>),
-    /// One operation at the shapes that were named: all there is to improve.
+    /// One operation at the shapes that were named, or several that are parts of nothing.
     Operation,
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
+use crate::backend::{Arena, Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
 use crate::device::DeviceCard;
 use crate::evaluation::{CaseResult, ErrorStats, Stage, Verdict};
 use crate::kernel::KernelFile;
 use crate::op::{Case, Dtype, OpError, OpSource, Operation, OracleKind, Sample, Shape, TargetShape};
-use crate::torch::{self, Produced, Service};
+use crate::torch::{self, Files, Produced, Service};
 
 use super::Failure;
 use super::build::{Build, Making, Wanted};
@@ -116,6 +116,20 @@ pub(super) struct Trial<'a, B: Backend> {
     pub(super) occupancy: Vec<String>,
 }
 
+/// Draws a copy's inputs, with the values of a file for what that draws.
+pub(super) fn draw_inputs<A: Arena>(
+    files: Option<&Files>,
+    memory: &CaseMemory,
+    arena: &mut A,
+    copy: usize,
+    seed: u64,
+) -> Result<(), JudgeError> {
+    match files {
+        Some(files) => files.draw(memory, arena, copy, seed).map_err(JudgeError::from),
+        None => memory.draw(arena, copy, seed).map_err(JudgeError::from),
+    }
+}
+
 /// A copy's outputs as a backend takes them.
 pub(super) type Taken<B> = <<B as Backend>::Host as Host>::Taken;
 
@@ -207,6 +221,17 @@ impl<B: Backend> Bench<'_, B> {
                 Ok(oracle.compare(self.backend, memory, arena, copy, Produced::There).map_err(JudgeError::from)?)
             }
         }
+    }
+
+    /// Draws a copy's inputs: as the operation's file says, or has PyTorch draw them where the problem does.
+    pub(super) fn draw(
+        &self,
+        memory: &CaseMemory,
+        arena: &mut B::Arena,
+        copy: usize,
+        seed: u64,
+    ) -> Result<(), JudgeError> {
+        draw_inputs(self.torch().map(torch::Oracle::files), memory, arena, copy, seed)
     }
 
     /// PyTorch, where it is the oracle.

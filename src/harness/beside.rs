@@ -14,7 +14,7 @@ use crate::op::{Case, Dtype, OpError, Operation};
 use crate::rng::Stream;
 
 use super::Failure;
-use super::bench::Bench;
+use super::bench::{Bench, draw_inputs};
 use super::cases::{LEEWAY, can_be_drawn};
 use super::check::{compare_with_oracle, describe};
 use super::pair::Pair;
@@ -65,7 +65,7 @@ impl<B: Backend> Rig<B> {
             return Ok(());
         }
         let seed = stream.bits(self.asked << 4 | 4);
-        memory.draw(&mut self.arena, copy, seed).map_err(JudgeError::from)?;
+        draw_inputs(self.files.as_ref(), &memory, &mut self.arena, copy, seed)?;
         shape.hostile.push((copy, memory));
         Ok(())
     }

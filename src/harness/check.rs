@@ -45,7 +45,7 @@ fn examine<B: Backend>(
     let (image, scratch) = trial.build.image(&case.shape, case.dtype)?;
     trial.arena.reset();
     let mut memory = CaseMemory::place(&mut trial.arena, op, case, scratch, 1)?;
-    memory.draw(&mut trial.arena, 0, seed).map_err(JudgeError::from)?;
+    trial.bench.draw(&memory, &mut trial.arena, 0, seed)?;
     memory.poison(&mut trial.arena, 0, seed);
     // Where the oracle is what takes the time, it is asked about the second launch alone. Hostile inputs stay as they are.
     let macs = op.macs(&case.shape).map_err(JudgeError::from)?;

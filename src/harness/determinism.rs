@@ -26,7 +26,7 @@ pub(super) fn determinism<B: Backend>(trial: &mut Trial<'_, B>, case: &Case, see
     let mut outputs = Vec::with_capacity(PLACES);
     let mut host: Option<B::Host> = None;
     for copy in 0..PLACES {
-        memory.draw(&mut trial.arena, copy, seed).map_err(JudgeError::from)?;
+        trial.bench.draw(&memory, &mut trial.arena, copy, seed)?;
         memory.poison(&mut trial.arena, copy, seed.wrapping_add(1 + copy as u64));
         if copy < 2 {
             host = Some(trial.host()?);

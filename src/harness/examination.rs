@@ -237,7 +237,7 @@ fn again_and_again<B: Backend>(
 ) -> Result<Result<Option<String>, crate::backend::Fault>, Failure> {
     let (bench, case) = (trial.bench, &question.case);
     let (image, _) = trial.build.image(&case.shape, case.dtype)?;
-    memory.draw(&mut trial.arena, 0, seed).map_err(JudgeError::from)?;
+    bench.draw(&memory, &mut trial.arena, 0, seed)?;
     let limit = bench.launch_limit(case).map_err(JudgeError::from)?;
     let mut first = None;
     for launch in 0..question.launches {
@@ -289,7 +289,7 @@ fn in_a_row<B: Backend>(
     for (case, copy) in cases.into_iter().zip(stream.permutation(copies)) {
         let mut holds = memory.with_case(case).map_err(JudgeError::from)?;
         let seed = stream.bits((copies + copy) as u64);
-        holds.draw(&mut trial.arena, copy, seed).map_err(JudgeError::from)?;
+        bench.draw(&holds, &mut trial.arena, copy, seed)?;
         holds.poison(&mut trial.arena, copy, seed);
         row.push((holds, copy, seed));
     }

@@ -8,9 +8,10 @@ use crate::device::{Roofline, roofline};
 use crate::evaluation::Stage;
 use crate::op::{Case, TargetShape};
 use crate::rng::Stream;
+use crate::torch::Files;
 
 use super::Failure;
-use super::bench::{Bench, Taken};
+use super::bench::{Bench, Taken, draw_inputs};
 use super::build::Build;
 use super::check::{compare_with_oracle, damage, describe};
 use super::pair::{Pair, Runner};
@@ -60,6 +61,8 @@ pub(super) struct Rig<B: Backend> {
     pub(super) arena: B::Arena,
     pub(super) shapes: Vec<TimedShape>,
     pub(super) seed: u64,
+    /// What draws inputs as a problem file does, where there is one.
+    pub(super) files: Option<Files>,
     warm_up: Duration,
     /// Rounds measured so far: no two have the same order by construction.
     rounds: u64,
@@ -129,7 +132,7 @@ impl<B: Backend> Rig<B> {
         for (case, scratch, split, copies) in wanted {
             let mut memory = CaseMemory::place(&mut arena, op, &case, &scratch, copies)?;
             for copy in 0..copies {
-                memory.draw(&mut arena, copy, seed.wrapping_add(copy as u64)).map_err(JudgeError::from)?;
+                bench.draw(&memory, &mut arena, copy, seed.wrapping_add(copy as u64))?;
             }
             let seeds: Vec<(usize, u64)> = (0..copies).map(|copy| (copy, seed.wrapping_add(copy as u64))).collect();
             memory.poison_all(&mut arena, &seeds);
@@ -150,6 +153,7 @@ impl<B: Backend> Rig<B> {
         Ok(Self {
             arena,
             shapes,
+            files: bench.torch().map(|oracle| oracle.files().clone()),
             seed,
             warm_up: WARM_UP,
             rounds: 0,
@@ -431,8 +435,8 @@ impl<B: Backend> Rig<B> {
             if !(was_hostile || Defence::FreshInputs.stands()) {
                 continue;
             }
-            if self.renews || was_hostile {
-                shape.memory.draw(&mut self.arena, copy, inputs.bits(self.renewals)).map_err(JudgeError::from)?;
+            if self.renews || was_hostile || !shape.memory.stirs() {
+                draw_inputs(self.files.as_ref(), &shape.memory, &mut self.arena, copy, inputs.bits(self.renewals))?;
             } else if stirred.bits(2 * self.renewals) >> 63 == 0 {
                 changes.extend(shape.memory.stir(copy, stirred.bits(2 * self.renewals + 1)));
             }

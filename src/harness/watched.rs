@@ -49,7 +49,7 @@ pub(super) fn launch_watched<B: Backend>(
         let mut arena = bench.arena([size], Placing::Packed)?;
         let mut memory = CaseMemory::place(&mut arena, op, case, scratch, 1)?;
         let seed = Stream::new(task.seed, "watched").bits(number as u64);
-        memory.draw(&mut arena, 0, seed).map_err(JudgeError::from)?;
+        bench.draw(&memory, &mut arena, 0, seed)?;
         memory.poison(&mut arena, 0, seed);
         let mut host = bench.start(&build, &arena, &Conditions::default())?;
         let limit = bench.launch_limit(case).map_err(JudgeError::from)? * WATCHED;

@@ -114,8 +114,18 @@ fn tensors(op: &Operation) -> Check {
                 return Err(format!("output `{name}` has a draw, is a weight, or is not always present"));
             }
         }
-        if tensor.role == Role::Output && tensor.dtype == ElementType::I64 {
-            return Err(format!("output `{name}` is an integer tensor; outputs are floating-point"));
+        let whole = match op.oracle {
+            OracleKind::Torch => false,
+            OracleKind::Header if tensor.role == Role::Output => tensor.dtype.is_whole(),
+            OracleKind::Header => matches!(tensor.dtype, ElementType::I32 | ElementType::U8),
+        };
+        if whole {
+            return Err(format!(
+                "`{name}` is an integer tensor; with a header outputs are floating-point, and integers that go in have 64 bits"
+            ));
+        }
+        if op.oracle == OracleKind::Header && tensor.draw.as_ref().is_some_and(|draw| draw.dist == Distribution::File) {
+            return Err(format!("`{name}` is drawn by a problem file, and the operation has none"));
         }
         if tensor.shape.is_empty() {
             return Err(format!("tensor `{name}` has no dimensions"));
@@ -126,7 +136,11 @@ fn tensors(op: &Operation) -> Check {
 
 fn drawable(tensor: &TensorSpec, draw: &Draw) -> Check {
     let name = &tensor.name;
-    if tensor.dtype == ElementType::I64 && draw.dist != Distribution::Index {
+    if draw.like.is_some() && (draw.dist != Distribution::File || tensor.dtype.is_whole()) {
+        return Err(format!("`{name}`: like is for floating-point values that a file draws"));
+    }
+    let indices = tensor.dtype == ElementType::I64 && draw.dist == Distribution::Index;
+    if tensor.dtype.is_whole() && draw.dist != Distribution::File && !indices {
         return Err(format!("integer tensor `{name}` is drawn as something other than an index"));
     }
     if draw.dist == Distribution::Index && (draw.scale.is_none() || draw.rows != super::RowScale::None) {

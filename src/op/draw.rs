@@ -135,7 +135,13 @@ impl DrawPlan {
         })
     }
 
-    /// Writes all values to `out`, in the machine's byte order, on all cores.
+    /// Whether values stay as a file draws them.
+    fn is_plain(&self) -> bool {
+        (self.scale, self.shift, self.row_scale) == (1.0, 0.0, RowScale::None) && self.specials.is_empty()
+    }
+
+    /// Writes all values to `out`, in the machine's byte order, on all cores; those of a file stand there already, and only what the plan
+    /// changes of them is.
     ///
     /// # Panics
     /// Where `out` is not as large as the tensor.
@@ -156,10 +162,16 @@ impl DrawPlan {
             let row = at / self.columns;
             let stop = end.min((row + 1) * self.columns).min(at + BLOCK);
             let place = (at - begin) * bytes..(stop - begin) * bytes;
-            if stored == Stored::I64 {
-                self.integers(at..stop, &mut chunk[place]);
-            } else {
+            let file = self.dist == Distribution::File;
+            if stored.dtype().is_none() {
+                if !file {
+                    self.integers(at..stop, &mut chunk[place]);
+                }
+            } else if !(file && self.is_plain()) {
                 let values = &mut block[..stop - at];
+                if file {
+                    load(stored, &chunk[place.clone()], values);
+                }
                 self.row_part(at..stop, row, values);
                 store(stored, values, &mut chunk[place]);
             }
@@ -187,6 +199,8 @@ impl DrawPlan {
             Distribution::Steps => {
                 indexed.for_each(|(v, i)| *v = (stream.below(i, STEPS) as f64 * factor + shift) as f32);
             }
+            // They are there already.
+            Distribution::File => values.iter_mut().for_each(|v| *v = (f64::from(*v) * factor + shift) as f32),
             Distribution::Index => {
                 indexed.for_each(|(v, i)| *v = (stream.below(i, self.scale as u64) as f64 + shift) as f32);
             }
@@ -248,6 +262,27 @@ fn normal(values: &mut [f32], first: u64, stream: Stream, factor: f64, shift: f6
     }
 }
 
+/// What stands there; integers never come here.
+fn load(stored: Stored, bytes: &[u8], values: &mut [f32]) {
+    match stored {
+        Stored::F16 => {
+            for (value, two) in values.iter_mut().zip(bytes.as_chunks().0) {
+                *value = half::f16::from_ne_bytes(*two).to_f32();
+            }
+        }
+        Stored::Bf16 => {
+            for (value, two) in values.iter_mut().zip(bytes.as_chunks().0) {
+                *value = half::bf16::from_ne_bytes(*two).to_f32();
+            }
+        }
+        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 => {
+            for (value, four) in values.iter_mut().zip(bytes.as_chunks().0) {
+                *value = f32::from_ne_bytes(*four);
+            }
+        }
+    }
+}
+
 /// Writes `values` as bytes; integers never come here.
 fn store(stored: Stored, values: &[f32], out: &mut [u8]) {
     use half::slice::HalfFloatSliceExt;
@@ -265,7 +300,7 @@ fn store(stored: Stored, values: &[f32], out: &mut [u8]) {
                 *bytes = bf16_bits(*value).to_ne_bytes();
             }
         }
-        Stored::F32 | Stored::I64 => {
+        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 => {
             for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
                 *bytes = value.to_ne_bytes();
             }
@@ -301,7 +336,7 @@ mod tests {
     }
 
     fn plain(dist: Distribution) -> Draw {
-        Draw { dist, scale: None, shift: None, rows: RowScale::None, specials: vec![] }
+        Draw { dist, scale: None, shift: None, rows: RowScale::None, specials: vec![], like: None }
     }
 
     #[test]

@@ -87,6 +87,12 @@ pub enum ElementType {
     /// Always a 64-bit integer.
     #[serde(rename = "i64")]
     I64,
+    /// Always a 32-bit integer.
+    #[serde(rename = "i32")]
+    I32,
+    /// Always a byte: a truth value is 0 or 1.
+    #[serde(rename = "u8")]
+    U8,
 }
 
 impl ElementType {
@@ -95,8 +101,27 @@ impl ElementType {
     pub const fn bytes(self, dtype: Dtype) -> usize {
         match self {
             Self::Case => dtype.bytes(),
-            Self::F32 => 4,
+            Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
+            Self::U8 => 1,
+        }
+    }
+
+    /// Whether it holds whole numbers, which are not rounded.
+    #[must_use]
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::I64 | Self::I32 | Self::U8)
+    }
+
+    /// Its name in C, where the case's type is called `T`.
+    #[must_use]
+    pub const fn c_name(self) -> &'static str {
+        match self {
+            Self::Case => "T",
+            Self::F32 => "float",
+            Self::I64 => "int64_t",
+            Self::I32 => "int32_t",
+            Self::U8 => "uint8_t",
         }
     }
 }
@@ -112,6 +137,10 @@ pub enum Stored {
     F32,
     /// 64-bit integers.
     I64,
+    /// 32-bit integers.
+    I32,
+    /// Bytes.
+    U8,
 }
 
 impl ElementType {
@@ -120,6 +149,8 @@ impl ElementType {
     pub const fn stored(self, dtype: Dtype) -> Stored {
         match (self, dtype) {
             (Self::I64, _) => Stored::I64,
+            (Self::I32, _) => Stored::I32,
+            (Self::U8, _) => Stored::U8,
             (Self::F32, _) | (Self::Case, Dtype::F32) => Stored::F32,
             (Self::Case, Dtype::F16) => Stored::F16,
             (Self::Case, Dtype::Bf16) => Stored::Bf16,
@@ -133,19 +164,20 @@ impl Stored {
     pub const fn bytes(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 2,
-            Self::F32 => 4,
+            Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
+            Self::U8 => 1,
         }
     }
 
-    /// The number of this type nearest to a double, ties to even: itself for integers, which no result is.
+    /// The number of this type nearest to a double, ties to even: itself for integers.
     #[must_use]
     pub fn nearest(self, value: f64) -> f64 {
         match self {
             Self::F16 => half::f16::from_f64(value).to_f64(),
             Self::Bf16 => half::bf16::from_f64(value).to_f64(),
             Self::F32 => f64::from(value as f32),
-            Self::I64 => value,
+            Self::I64 | Self::I32 | Self::U8 => value,
         }
     }
 
@@ -156,7 +188,7 @@ impl Stored {
             Self::F16 => Some(Dtype::F16),
             Self::Bf16 => Some(Dtype::Bf16),
             Self::F32 => Some(Dtype::F32),
-            Self::I64 => None,
+            Self::I64 | Self::I32 | Self::U8 => None,
         }
     }
 }

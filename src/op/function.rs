@@ -1,6 +1,6 @@
 //! The function that a kernel file in C defines.
 
-use super::{ElementType, Operation, Role};
+use super::{Operation, Role};
 
 impl Operation {
     /// Its declaration, without the scratch buffers of a file of its own, which come after the tensors.
@@ -8,12 +8,7 @@ impl Operation {
     pub fn c_function(&self) -> String {
         let tensors = self.tensors.iter().map(|tensor| {
             let constant = if tensor.role == Role::Input { "const " } else { "" };
-            let element = match tensor.dtype {
-                ElementType::Case => "T",
-                ElementType::F32 => "float",
-                ElementType::I64 => "int64_t",
-            };
-            format!("{constant}{element} *{}", tensor.name)
+            format!("{constant}{} *{}", tensor.dtype.c_name(), tensor.name)
         });
         let symbols = self.symbols.iter().map(|symbol| format!("int64_t {symbol}"));
         let scalars = self.scalars.iter().map(|scalar| format!("float {}", scalar.name));

@@ -5,10 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Adversarial, Distribution, Draw, Dtype, ElementType, FewTerms, Operation, Role, RowScale, Shape, Special,
-    TensorSpec,
-};
+use super::{Adversarial, Distribution, Draw, Dtype, FewTerms, Operation, Role, RowScale, Shape, Special, TensorSpec};
 use crate::expr::Expr;
 
 /// Inputs that meet every kind; others, and weights, meet the most telling ones only, so that a verdict stays short.
@@ -38,7 +35,7 @@ struct Usual {
 /// What is asked of an operation beside ordinary inputs.
 pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
     let own = op.ordinary_shape();
-    let floating = |tensor: &&TensorSpec| tensor.role == Role::Input && tensor.dtype != ElementType::I64;
+    let floating = |tensor: &&TensorSpec| tensor.role == Role::Input && !tensor.dtype.is_whole();
     let inputs: Vec<&TensorSpec> = op.tensors.iter().filter(floating).collect();
     let activations = inputs.iter().filter(|tensor| !tensor.weight);
     let order: Vec<&TensorSpec> = activations.chain(inputs.iter().filter(|tensor| tensor.weight)).copied().collect();
@@ -47,7 +44,14 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
         let Some(shape) = present_at(op, tensor, &own) else { continue };
         let Some(usual) = usual(op, tensor, &shape) else { continue };
         let in_full = place < IN_FULL && !tensor.weight;
+        let free = tensor.draw.as_ref().is_some_and(Draw::is_free);
         for (kind, why, draw) in kinds(usual, tensor.draw.as_ref(), tensor.weight) {
+            // What has a structure keeps it.
+            let draw = match (free, SCALED.iter().find(|(of, _)| *of == kind)) {
+                (true, _) => draw,
+                (false, Some((_, factor))) => Draw { scale: Some(Expr::from(*factor)), ..own_of(tensor) },
+                (false, None) => continue,
+            };
             if !(in_full || TELLING.contains(&kind)) {
                 continue;
             }
@@ -65,6 +69,22 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
         }
     }
     all
+}
+
+/// Kinds that only make all values larger or smaller.
+const SCALED: [(&str, f64); 2] = [("large", 30.0), ("small", 0.001)];
+
+/// How a tensor is drawn ordinarily.
+fn own_of(tensor: &TensorSpec) -> Draw {
+    let nothing = Draw {
+        dist: Distribution::File,
+        scale: None,
+        shift: None,
+        rows: RowScale::None,
+        specials: Vec::new(),
+        like: None,
+    };
+    tensor.draw.clone().unwrap_or(nothing)
 }
 
 /// Kinds that every input meets.
@@ -100,6 +120,7 @@ fn present_at(op: &Operation, tensor: &TensorSpec, shape: &Shape) -> Option<Shap
 
 fn usual(op: &Operation, tensor: &TensorSpec, shape: &Shape) -> Option<Usual> {
     let draw = tensor.draw.as_ref()?;
+    let draw = draw.like.as_deref().unwrap_or(draw);
     let shape = op.complete(shape).ok()?;
     let value = |expr: &Option<Expr>, otherwise: f64| match expr {
         Some(expr) => op.double("hostile", expr, &shape).ok().filter(|value| value.is_finite()),
@@ -131,6 +152,7 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
         shift: Some(Expr::from(shift)),
         rows: RowScale::None,
         specials: Vec::new(),
+        like: None,
     };
     // Where nothing is negative, a multiple of uniform values is drawn.
     let of_size = |factor: f64| match positive {

@@ -31,8 +31,14 @@ impl Operation {
                 let own =
                     self.tensors.iter().find(|tensor| tensor.name == *name).and_then(|tensor| tensor.draw.as_ref());
                 let Some(own) = own else { continue };
+                if how.dist == Distribution::File && !how.is_free() {
+                    continue;
+                }
                 let integers = [how, own].iter().any(|draw| draw.dist == Distribution::Index);
                 draw.insert(name.clone(), if integers { how.clone() } else { self.mixture(own, how, &shape)? });
+            }
+            if draw.is_empty() {
+                continue;
             }
             all.push(Adversarial { name: format!("{} mixed in", hostile.name), draw, ..hostile.clone() });
         }

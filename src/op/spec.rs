@@ -144,6 +144,18 @@ pub struct Draw {
     /// Elements replaced after all else.
     #[serde(default)]
     pub specials: Vec<Special>,
+    /// Of values of a file: how others that are like them are drawn, from which hostile ones are made. None where they have a structure,
+    /// such as zeros below a diagonal, which nothing may disturb.
+    #[serde(default)]
+    pub like: Option<Box<Self>>,
+}
+
+impl Draw {
+    /// Whether single elements may have other values.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.dist != Distribution::File || self.like.is_some()
+    }
 }
 
 /// The distribution before scaling.
@@ -162,6 +174,8 @@ pub enum Distribution {
     Steps,
     /// Integers in `0..scale` (index tensors).
     Index,
+    /// What `get_inputs` of the operation's problem file draws; scaled and shifted where that says so.
+    File,
 }
 
 /// How rows differ in magnitude.

@@ -167,6 +167,8 @@ impl Measured {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Form {
     pub dtype: Dtype,
+    /// Whether it holds whole numbers, which are right or wrong.
+    pub whole: bool,
     /// Elements of a row.
     pub row: usize,
 }
@@ -179,6 +181,9 @@ impl Form {
 
     /// Why PyTorch's own result is no yardstick, if it is none.
     pub(super) fn useless(&self, eager: &Measured) -> Option<String> {
+        if eager.misplaced > 0 && self.whole {
+            return Some(format!("PyTorch's own whole numbers in {} are others than in double precision", self.dtype));
+        }
         if eager.misplaced > 0 {
             return Some(format!(
                 "PyTorch's own result in {} is not finite where it should be, or the other way round",

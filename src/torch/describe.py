@@ -17,9 +17,11 @@ def recorder(log):
         def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
             name = func.overloadpacket.__name__
             tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim() > 0]
-            if name not in DRAWN and not (name in SCALED and len(tensors) < 2):
-                log.append(name)
             out = func(*args, **(kwargs or {}))
+            # Whole numbers and masks are as the file draws them anyway.
+            made = [one for one in tree_leaves(out) if isinstance(one, torch.Tensor) and one.is_floating_point()]
+            if made and name not in DRAWN and not (name in SCALED and len(tensors) < 2):
+                log.append(name)
             if name == "_to_copy" and out.is_floating_point() and not tensors[0].is_floating_point():
                 log.append("whole numbers made floating-point")
             return out
@@ -110,8 +112,8 @@ def described(source, file, values):
 
 
 def tensor_of(name, role, one, values):
-    found = {"name": name, "role": role, "shape": list(one.shape), "dtype": kind_of(one), "contiguous": one.is_contiguous()}
-    readable = values and one.numel() > 0 and (one.is_floating_point() or kind_of(one) == "int64")
+    found = {"name": name, "role": role, "shape": list(one.shape), "dtype": kind_of(one)}
+    readable = values and one.numel() > 0 and one.is_floating_point()
     return {**found, "figures": figures(one) if readable else None}
 
 

@@ -162,8 +162,13 @@ def checked(values, outputs, file, eager=False):
         name, kind = out["name"], str(value.dtype).removeprefix("torch.")
         if value.numel() != out["elements"]:
             raise Refused("shape", f"{file}: `{name}` has {value.numel()} elements {list(value.shape)}, not {out['elements']}")
+        if out["dtype"] in WHOLE:
+            if value.is_floating_point():
+                raise Refused("dtype", f"{file}: `{name}` is a tensor of {kind}, and the operation has whole numbers there")
+            flat.append(value.detach().reshape(-1).to(torch.int64))
+            continue
         if not value.is_floating_point():
-            raise Refused("dtype", f"{file}: `{name}` is a tensor of {kind}; outputs are floating-point")
+            raise Refused("dtype", f"{file}: `{name}` is a tensor of {kind}, and the operation has floating-point numbers there")
         if not eager and value.dtype != torch.float64:
             raise Refused("dtype", f"{file}: of inputs in float64 it makes `{name}` in {kind}; write x.dtype, or leave the type out")
         flat.append(value.detach().reshape(-1).to(TYPES[out["dtype"]] if eager else torch.float64))
@@ -262,8 +267,9 @@ class Judge:
 
     def guessed(self, request, tensors, first):
         outputs, right = request["outputs"], self.in_double(request, tensors)
-        rounded = lambda one, form: one.to(TYPES[form["dtype"]])
-        means = [torch.nan_to_num(one[torch.isfinite(one)].mean()) if one.numel() else torch.zeros(()) for one in first]
+        rounded = lambda one, form: one if form["dtype"] in WHOLE else one.to(TYPES[form["dtype"]])
+        mean = lambda one: torch.nan_to_num(one[torch.isfinite(one)].to(torch.float64).mean())
+        means = [mean(one) if one.numel() else torch.zeros(()) for one in first]
         pairs = list(zip(right, outputs))
         guesses = [
             [torch.zeros_like(one) for one in right],
@@ -274,6 +280,22 @@ class Judge:
             if one is not None and one.is_floating_point() and all(r.numel() == one.numel() for r in right):
                 guesses.append([one.reshape(-1)] * len(right))
         return {"guesses": [[measure(y, r, form) for y, (r, form) in zip(guess, pairs)] for guess in guesses]}
+
+    def draw(self, request, files):
+        """Writes what the problem's file draws from a seed."""
+        unit_ = self.units[request["id"]]
+        if not isinstance(unit_, Problem):
+            raise Refused("raised", f"{unit_.file}: it has no `Model` and `get_inputs`, by which its inputs are to be drawn")
+        view = mmap.mmap(files.pop(0), 0)
+        drawn = unit_.draw(request["seed"] % (1 << 63))
+        for one, place in zip(drawn, request["places"]):
+            if place is None:
+                continue
+            if one.numel() != place["elements"]:
+                raise Refused("shape", f"{unit_.file}: get_inputs() draws other shapes than it did")
+            to = torch.frombuffer(view, dtype=TYPES[place["dtype"]], count=place["elements"], offset=place["at"])
+            to.copy_(one.detach().reshape(-1))
+        return {}
 
     def prepare(self, request, files):
         """Gets a way of computing it ready, on copies of these inputs, and says what a call takes, µs."""
@@ -375,7 +397,7 @@ def serve():
         channel.send({"error": {"kind": "torch", "what": f"{sys.executable} has no PyTorch: {type(error).__name__}: {error}"}})
         return
     torch, DEVICE = imported, "cpu"
-    TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "i64": torch.int64}
+    TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8}
     warnings.simplefilter("ignore")
     torch.set_num_threads(max(1, setup["threads"]))
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -395,6 +417,7 @@ def serve():
         "trivial": judge.trivial,
         "prepare": judge.prepare,
         "block": judge.block,
+        "draw": judge.draw,
         "forget": judge.forget,
         "describe": judge.describe,
     }

@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use super::TorchError;
 use super::bound::row_length;
+use super::files::Files;
 use super::wire::{Out, Tensor, type_name};
-use crate::backend::{Arena, Backend, CaseMemory, Lent, MemoryError, Piece, Placing, Region};
+use crate::backend::{Arena, Backend, CaseMemory, Lent, MemoryError, Piece, Placing, Region, draw_one};
 use crate::op::{Case, DrawPlan, OpError, Operation, Role};
 
 /// Inputs of a case, lent.
@@ -34,7 +35,9 @@ impl Inputs {
         op: &Operation,
         case: &Case,
         seed: u64,
+        files: &Files,
     ) -> Result<Drawn<B>, TorchError> {
+        let values = files.values(op, case, seed)?;
         let mut wanted = Vec::new();
         for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Input) {
             let there = op.present(tensor, &case.shape).map_err(words)?;
@@ -45,7 +48,7 @@ impl Inputs {
         let all = wanted.iter().map(|(_, bytes)| footprint(bytes)).sum();
         let mut arena = backend.arena(all, 0, Placing::Packed).map_err(memory)?;
         let mut places = Vec::new();
-        for (tensor, bytes) in wanted {
+        for (input, (tensor, bytes)) in wanted.into_iter().enumerate() {
             let Some(bytes) = bytes else {
                 places.push(None);
                 continue;
@@ -54,7 +57,7 @@ impl Inputs {
             match op.draw_of(tensor, case).map_err(words)? {
                 Some(how) => {
                     let plan = DrawPlan::new(op, tensor, &case.shape, case.dtype, how, seed).map_err(words)?;
-                    arena.draw(&span, &plan);
+                    draw_one(&mut arena, &span, &plan, values.as_ref().map(|values| (values, input)));
                 }
                 None => arena.zero(&span),
             }

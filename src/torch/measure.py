@@ -1,5 +1,8 @@
 """How far results are from what is right: the parts that `bound.rs` says limits of."""
 
+# Types of which a value is right or wrong.
+WHOLE = ("i64", "i32", "u8")
+
 # Elements that are compared at a time: what this takes in doubles is little beside the results.
 AT_ONCE = 1 << 25
 
@@ -12,6 +15,8 @@ def share_of(part, whole):
 def measure(y, r, form, limit=None):
     """How far `y` is from `r`, both flat; the parts are those of `bound.rs`, which says what they are. Elements that are off by more
     than `limit` units are counted."""
+    if form.get("dtype") in WHOLE:
+        return measure_whole(y, r)
     row, u, largest, underflow = form["row"], form["u"], form["largest"], form["underflow"]
     rows = r.numel() // row
     device = r.device
@@ -57,6 +62,16 @@ def measure(y, r, form, limit=None):
     parts = [relative / u, float(worst[:, 2].max()) ** 0.5 / u, element, share(abs(along), values) / u]
     here = [float(y[at].to(torch.float64)), float(r[at])]
     return {"parts": bits(parts), "rms": bits([relative]), "at": at, "misplaced": misplaced, "outside": outside, "values": bits(here)}
+
+
+def measure_whole(y, r):
+    """The same of whole numbers, which are right or wrong."""
+    y = y.to(torch.int64)
+    wrong = y != r
+    count, at = int(wrong.sum()), int(wrong.to(torch.uint8).argmax()) if r.numel() else 0
+    here = [float(y[at]), float(r[at])] if r.numel() else [0.0, 0.0]
+    share = count / max(1, r.numel())
+    return {"parts": bits([0.0] * 4), "rms": bits([share]), "at": at, "misplaced": count, "outside": count, "values": bits(here)}
 
 
 def bits(numbers):

@@ -6,6 +6,7 @@
 
 mod bound;
 mod error;
+mod files;
 mod inputs;
 pub mod kernelbench;
 pub mod model;
@@ -20,6 +21,7 @@ mod wire;
 
 pub use bound::{Floors, Parts, row_length};
 pub use error::{Fault, TorchError};
+pub use files::Files;
 pub use oracle::{Oracle, Produced};
 pub use problem::{Problem, bytes, name_of, refusal};
 pub use service::{PYTHON, Python, Service};

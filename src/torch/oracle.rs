@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::TorchError;
 use super::bound::{Floors, Form, Measured, Parts, few_terms, row_length};
+use super::files::Files;
 use super::inputs::{Inputs, Outputs, numbers, outs, words};
 use super::service::{Service, Unit};
 use super::wire::{Ask, Compared, Evaluated, Far, Guessed, Out, Region};
@@ -28,6 +29,7 @@ const SEED: u64 = 0x746f_7263;
 pub struct Oracle {
     pub(super) service: Arc<Service>,
     pub(super) unit: Unit,
+    files: Files,
     yards: RefCell<HashMap<Case, Rc<Yard>>>,
     /// Types in which it was found to depend on its inputs.
     admitted: RefCell<Vec<Dtype>>,
@@ -60,7 +62,14 @@ impl Oracle {
     #[must_use]
     pub fn new(service: Arc<Service>, op: &Operation) -> Self {
         let unit = Unit::new(format!("{}.py", op.name), &op.python);
-        Self { service, unit, yards: RefCell::default(), admitted: RefCell::default() }
+        let files = Files { service: service.clone(), unit: unit.clone() };
+        Self { service, unit, files, yards: RefCell::default(), admitted: RefCell::default() }
+    }
+
+    /// What draws inputs as the operation's file does.
+    #[must_use]
+    pub const fn files(&self) -> &Files {
+        &self.files
     }
 
     /// How far the outputs of `copy` are from what its inputs give in double precision, in ratios of what PyTorch's own error allows. Every element is compared. Where PyTorch's own result is no yardstick for a
@@ -120,15 +129,41 @@ impl Oracle {
         Ok(total)
     }
 
-    /// Refuses an operation of which an answer passes that has nothing to do with its inputs, at a shape that stands for all.
+    /// Refuses an operation of which an answer passes that has nothing to do with its inputs, at a shape that stands for all. What passes
+    /// on ordinary inputs and not on some hostile one is found wrong there, as a copy of what is never negative for a ReLU.
     fn admit<B: Backend>(&self, backend: &B, op: &Operation, dtype: Dtype) -> Result<(), TorchError> {
         if self.admitted.borrow().contains(&dtype) {
             return Ok(());
         }
         let shape = op.complete(&op.ordinary_shape()).map_err(words)?;
         let case = Case { shape, dtype, input: None, setting: 0 };
-        let (forms, yard, outs) = (forms(op, &case)?, self.yard(backend, op, &case)?, outs(op, &case)?);
-        let draw = |number| Inputs::drawn(backend, op, &case, Stream::new(SEED, "admission").bits(number));
+        let mut passing = self.passing(backend, op, &case)?;
+        for hostile in op.adversarial.iter().filter(|it| it.dtypes.is_empty() || it.dtypes.contains(&dtype)) {
+            if passing.is_empty() {
+                break;
+            }
+            let shape = op.complete(&hostile.shape).map_err(words)?;
+            let case = Case { shape, input: Some(hostile.name.clone()), ..case.clone() };
+            if self.yard(backend, op, &case)?.useless.is_some() {
+                continue;
+            }
+            let here = self.passing(backend, op, &case)?;
+            passing.retain(|guess| here.contains(guess));
+        }
+        if let Some(index) = passing.first() {
+            let why = TRIVIAL[(*index).min(TRIVIAL.len() - 1)];
+            return Err(TorchError::Target(format!(
+                "in {dtype} {why}; leave {dtype} out of what the kernel serves, if that is not all"
+            )));
+        }
+        self.admitted.borrow_mut().push(dtype);
+        Ok(())
+    }
+
+    /// Answers that have nothing to do with a case's inputs and pass, by their numbers in [`Guessed`].
+    fn passing<B: Backend>(&self, backend: &B, op: &Operation, case: &Case) -> Result<Vec<usize>, TorchError> {
+        let (forms, yard, outs) = (forms(op, case)?, self.yard(backend, op, case)?, outs(op, case)?);
+        let draw = |number| Inputs::drawn(backend, op, case, Stream::new(SEED, "admission").bits(number), &self.files);
         let (first, second) = (draw(0)?, draw(1)?);
         let (inputs, others) = (&first.inputs, &second.inputs);
         let ask = Ask::Trivial {
@@ -136,8 +171,8 @@ impl Oracle {
             file: &self.unit.file,
             inputs: Region::of(&inputs.lent),
             others: Region::of(&others.lent),
-            tensors: inputs.tensors(op, &case)?,
-            numbers: &numbers(op, &case)?,
+            tensors: inputs.tensors(op, case)?,
+            numbers: &numbers(op, case)?,
             outputs: &outs,
         };
         let guessed: Guessed = self.service.ask(Some(&self.unit), &ask, &files(&[&inputs.lent, &others.lent]))?;
@@ -147,14 +182,8 @@ impl Oracle {
                 far.measured().judge(out.elements, 0, &limits).within(1.0)
             })
         };
-        if let Some(index) = guessed.guesses.iter().position(passes) {
-            let why = TRIVIAL[index.min(TRIVIAL.len() - 1)];
-            return Err(TorchError::Target(format!(
-                "in {dtype} {why}; leave {dtype} out of what the kernel serves, if that is not all"
-            )));
-        }
-        self.admitted.borrow_mut().push(dtype);
-        Ok(())
+        let passing = guessed.guesses.iter().enumerate().filter(|(_, guess)| passes(guess));
+        Ok(passing.map(|(index, _)| index).collect())
     }
 
     /// How far eager PyTorch is off on these inputs; what is right stays there for the question that follows.
@@ -193,7 +222,7 @@ impl Oracle {
         let draws = DRAWS.iter().find(|(most, _)| elements <= *most).map_or(2, |(_, draws)| *draws);
         let stream = Stream::new(SEED, "yardstick");
         for draw in 0..draws {
-            let drawn = Inputs::drawn(backend, op, case, stream.bits(draw))?;
+            let drawn = Inputs::drawn(backend, op, case, stream.bits(draw), &self.files)?;
             let answer = self.evaluate(op, case, &drawn.inputs, &outs, few)?;
             for (index, (form, far)) in forms.iter().zip(&answer.eager).enumerate() {
                 let measured = far.measured();
@@ -249,7 +278,8 @@ fn forms(op: &Operation, case: &Case) -> Result<Vec<Form>, TorchError> {
     let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output);
     let form = |tensor| {
         let row = row_length(&op.dimensions(tensor, &case.shape)?);
-        Ok(Form { dtype: tensor.dtype.stored(case.dtype).dtype().unwrap_or(case.dtype), row })
+        let stored = tensor.dtype.stored(case.dtype);
+        Ok(Form { dtype: stored.dtype().unwrap_or(case.dtype), whole: stored.dtype().is_none(), row })
     };
     outputs.map(form).collect::<Result<_, _>>().map_err(words)
 }

@@ -116,7 +116,7 @@ fn share(part: f64, whole: f64) -> f64 {
     if part == 0.0 { 0.0 } else { part / whole }
 }
 
-const F32: Form = Form { dtype: Dtype::F32, row: 4 };
+const F32: Form = Form { dtype: Dtype::F32, row: 4, whole: false };
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 
 #[test]
@@ -146,7 +146,7 @@ fn what_is_not_finite_must_be_where_it_belongs() {
 #[test]
 fn a_row_or_a_bias_is_refused_where_each_element_is_near() {
     let limits = Floors::of(Dtype::Bf16, 64, 1).limits(Parts { tensor: 0.42, row: 0.5, element: 0.8, bias: 0.01 });
-    let form = Form { dtype: Dtype::Bf16, row: 64 };
+    let form = Form { dtype: Dtype::Bf16, row: 64, whole: false };
     let u = Dtype::Bf16.roundoff();
     let r: Vec<f64> = (0..4096).map(|i| 1.0 + f64::from(i % 7)).collect();
     let shrunk: Vec<f64> = r.iter().map(|r| r * (1.0 - 0.5 * u)).collect();
@@ -162,7 +162,7 @@ fn a_row_or_a_bias_is_refused_where_each_element_is_near() {
 #[test]
 fn zero_where_zero_belongs_is_right_and_nothing_else_is() {
     let limits = Floors::of(Dtype::F16, 1, 1).limits(Parts::default());
-    let form = Form { dtype: Dtype::F16, row: 4 };
+    let form = Form { dtype: Dtype::F16, row: 4, whole: false };
     assert!(form.judge(&[0.0; 4], &[0.0; 4], &limits).failure().is_none());
     assert!(form.judge(&[0.0, 0.0, 1e-3, 0.0], &[0.0; 4], &limits).failure().is_some());
     // What a half loses near zero is not held against it.
@@ -229,7 +229,7 @@ fn asked(form: &Form, y: &[f64], r: &[f64], limit: f64) -> Option<Far> {
 fn pytorchs_process_measures_the_same_parts() {
     let near = |a: f64, b: f64| a == b || (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
     for (dtype, row) in [(Dtype::F32, 7), (Dtype::F16, 64), (Dtype::Bf16, 16)] {
-        let form = Form { dtype, row };
+        let form = Form { dtype, row, whole: false };
         let stream = Stream::new(7, "measured");
         let stored = crate::op::ElementType::Case.stored(dtype);
         let mut r: Vec<f64> = (0..row as u64 * 10).map(|i| (stream.bits(i) >> 40) as f64 / 4e6 - 2.0).collect();

@@ -30,12 +30,34 @@ impl Problem {
     /// # Errors
     /// Why it is none that a kernel can be judged by.
     pub fn new(file: &str, text: &str, described: Described) -> Result<Self, TorchError> {
+        Self::with(file, text, described, Values::File)
+    }
+
+    /// A region of a model: its inputs are drawn as those of the model were, as far as their figures say.
+    ///
+    /// # Errors
+    /// Why it is none that a kernel can be judged by.
+    pub(super) fn region(file: &str, text: &str, described: Described) -> Result<Self, TorchError> {
+        Self::with(file, text, described, Values::Figures)
+    }
+
+    fn with(file: &str, text: &str, described: Described, values: Values) -> Result<Self, TorchError> {
         let name = name_of(file);
-        let toml = operation(&name, file, &described).map_err(|why| TorchError::Target(format!("{file}: {why}")))?;
+        let toml =
+            operation(&name, file, &described, values).map_err(|why| TorchError::Target(format!("{file}: {why}")))?;
         let source = OpSource { name, toml, header: String::new(), python: text.to_owned() };
         source.operation().map_err(|error| TorchError::Target(format!("{file}: {error}")))?;
         Ok(Self { described, source })
     }
+}
+
+/// Where the values of inputs come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    /// `get_inputs` draws them.
+    File,
+    /// They are drawn like those that were seen once.
+    Figures,
 }
 
 /// The name of a file's operation: the file's own as a name in C, `23_Softmax.py` as `p23_softmax`.
@@ -77,18 +99,11 @@ fn tensors(described: &Described) -> impl Iterator<Item = &TensorForm> {
 /// Why a problem is no target, as far as its form tells; `None` where it is one.
 #[must_use]
 pub fn refusal(described: &Described) -> Option<String> {
-    if !described.structure.is_empty() {
-        return Some(format!(
-            "get_inputs() gives its values a structure that a drawn tensor does not have ({})",
-            described.structure.join(", ")
-        ));
-    }
-    for TensorForm { name, shape, dtype, contiguous, .. } in tensors(described) {
-        if !matches!(dtype.as_str(), "float32" | "float16" | "bfloat16" | "int64") {
-            return Some(format!("`{name}` is a tensor of {dtype}; kernels take floating-point and 64-bit integers"));
-        }
-        if !contiguous {
-            return Some(format!("`{name}` is not contiguous"));
+    for TensorForm { name, shape, dtype, .. } in tensors(described) {
+        if element(dtype).is_none() {
+            return Some(format!(
+                "`{name}` is a tensor of {dtype}; kernels take float32, float16, bfloat16, int64, int32, uint8 and bool"
+            ));
         }
         if shape.contains(&0) {
             return Some(format!("`{name}` has no elements"));
@@ -97,13 +112,41 @@ pub fn refusal(described: &Described) -> Option<String> {
     if tensors(described).next().is_none() {
         return Some("it has no tensor to start from".into());
     }
-    let whole = described.outputs.iter().find(|it| !it.dtype.contains("float"));
-    whole.map(|Given { dtype, .. }| format!("its result is a tensor of {dtype}; outputs are floating-point"))
+    let other = described.outputs.iter().find(|it| element(&it.dtype).is_none());
+    other.map(|Given { dtype, .. }| format!("its result is a tensor of {dtype}, which no kernel makes here"))
+}
+
+/// What cannot be drawn by figures; `None` where all can.
+fn unlike(described: &Described) -> Option<String> {
+    for input in &described.inputs {
+        let Argument::Input(TensorForm { name, dtype, figures, .. }) = input else { continue };
+        match (element(dtype), figures) {
+            (Some("T"), Some(Figures { zeros, count, min, max, .. })) if *count > 64 && *zeros > 0.02 && min < max => {
+                return Some(format!("{:.0} % of `{name}` are zeros, which a draw would lose", 100.0 * zeros));
+            }
+            (Some("T" | "i64"), _) => {}
+            _ => return Some(format!("`{name}` is a tensor of {dtype}, and regions take floating-point and int64")),
+        }
+    }
+    let whole = described.outputs.iter().find(|it| element(&it.dtype) != Some("T"));
+    whole.map(|Given { dtype, .. }| format!("its result is a tensor of {dtype}; those of regions are floating-point"))
+}
+
+/// The type of a kernel's tensor by PyTorch's name.
+fn element(dtype: &str) -> Option<&'static str> {
+    Some(match dtype {
+        "float32" | "float16" | "bfloat16" => "T",
+        "int64" => "i64",
+        "int32" => "i32",
+        "uint8" | "bool" => "u8",
+        _ => return None,
+    })
 }
 
 /// The operation's file.
-fn operation(name: &str, file: &str, described: &Described) -> Result<String, String> {
-    if let Some(why) = refusal(described) {
+fn operation(name: &str, file: &str, described: &Described, values: Values) -> Result<String, String> {
+    let figures = (values == Values::Figures).then(|| unlike(described)).flatten();
+    if let Some(why) = refusal(described).or(figures) {
         return Err(why);
     }
     let mut names = Names::default();
@@ -137,7 +180,11 @@ fn operation(name: &str, file: &str, described: &Described) -> Result<String, St
             }
             Argument::Input(form) | Argument::State(form) => {
                 let state = matches!(input, Argument::State(_));
-                let (dtype, draw) = drawn(form, state)?;
+                let dtype = element(&form.dtype).unwrap_or("T");
+                let draw = match values {
+                    Values::File if !state => drawn(form, &described.structure)?,
+                    Values::File | Values::Figures => usual(form)?,
+                };
                 let _ = writeln!(
                     text,
                     "\n[[tensors]]\nname = {}\nrole = \"input\"\nshape = {}\ndtype = \"{dtype}\"",
@@ -151,13 +198,14 @@ fn operation(name: &str, file: &str, described: &Described) -> Result<String, St
             }
         }
     }
-    for (index, Given { shape, .. }) in described.outputs.iter().enumerate() {
+    for (index, Given { shape, dtype }) in described.outputs.iter().enumerate() {
         let own = if described.outputs.len() == 1 { "out".to_owned() } else { format!("out{index}") };
         let _ = writeln!(
             text,
-            "\n[[tensors]]\nname = {}\nrole = \"output\"\nshape = {}\ndtype = \"T\"",
+            "\n[[tensors]]\nname = {}\nrole = \"output\"\nshape = {}\ndtype = \"{}\"",
             quoted(&names.take(&own)),
-            sizes(shape)
+            sizes(shape),
+            element(dtype).unwrap_or("T")
         );
     }
     Ok(text)
@@ -183,21 +231,37 @@ impl Names {
     }
 }
 
-/// The type of an input, and how it is drawn: as the file draws it, as far as its figures say.
-fn drawn(form: &TensorForm, state: bool) -> Result<(&'static str, String), String> {
+/// How an input is drawn: by the file, and hostile values are like those as far as their figures say. What has a structure, or holds whole
+/// numbers, keeps it. What is always the same number is drawn around it, since a kernel must read its inputs.
+fn drawn(form: &TensorForm, structure: &[String]) -> Result<String, String> {
+    let file = "{ dist = \"file\" }".to_owned();
+    if element(&form.dtype) != Some("T") || !structure.is_empty() {
+        return Ok(file);
+    }
+    let Figures { min, max, zeros, whole, count, .. } =
+        form.figures.ok_or_else(|| format!("the values of `{}` were not drawn", form.name))?;
+    if min == max {
+        return usual(form);
+    }
+    let structured = (whole && count > 16) || (count > 64 && zeros > 0.02);
+    Ok(if structured { file } else { format!("{{ dist = \"file\", like = {} }}", usual(form)?) })
+}
+
+/// How values are drawn here that are like those of a tensor, as far as its figures say.
+fn usual(form: &TensorForm) -> Result<String, String> {
     let name = &form.name;
-    let Figures { min, max, mean, deviation, zeros, whole, count } =
+    let Figures { min, max, mean, deviation, whole, count, .. } =
         form.figures.ok_or_else(|| format!("the values of `{name}` were not drawn"))?;
     if ![min, max, mean, deviation].iter().all(|value| value.is_finite()) {
         return Err(format!("`{name}` is not finite"));
     }
-    if form.dtype == "int64" {
-        let (low, many) = (min, max - min + 1.0);
-        return Ok(("i64", format!("{{ dist = \"index\", scale = \"{many}\", shift = \"{low}\" }}")));
-    }
     let uniform = |low: f64, wide: f64| {
         format!("{{ dist = \"uniform\", scale = {}, shift = {} }}", quoted(&float(wide)), quoted(&float(low)))
     };
+    if form.dtype == "int64" {
+        let (low, many) = (min, max - min + 1.0);
+        return Ok(format!("{{ dist = \"index\", scale = \"{many}\", shift = \"{low}\" }}"));
+    }
     let normal = |scale: f64, middle: f64| {
         format!("{{ dist = \"normal\", scale = {}, shift = {} }}", quoted(&float(scale)), quoted(&float(middle)))
     };
@@ -206,8 +270,6 @@ fn drawn(form: &TensorForm, state: bool) -> Result<(&'static str, String), Strin
         if min == 0.0 { normal(0.25, 0.0) } else { uniform(0.5 * min, min) }
     } else if whole && count > 16 {
         return Err(format!("`{name}` holds whole numbers in a floating type, which a draw would lose"));
-    } else if !state && count > 64 && zeros > 0.02 {
-        return Err(format!("{:.0} % of `{name}` are zeros, which a draw would lose", 100.0 * zeros));
     } else if max <= mean + UNIFORM * deviation && min >= mean - UNIFORM * deviation || min >= 0.0 {
         let (low, wide) = tidy(min, max);
         uniform(low, wide)
@@ -215,7 +277,7 @@ fn drawn(form: &TensorForm, state: bool) -> Result<(&'static str, String), Strin
         let centred = mean.abs() < CENTRED * deviation / (count.max(1) as f64).sqrt();
         normal(rounded(deviation), if centred { 0.0 } else { rounded(mean) })
     };
-    Ok(("T", draw))
+    Ok(draw)
 }
 
 /// The bounds of a uniform distribution of which these are the smallest and the largest value drawn.
@@ -258,7 +320,7 @@ mod tests {
     }
 
     fn form(name: &str, shape: &[usize], dtype: &str, figures: Option<Figures>) -> TensorForm {
-        TensorForm { name: name.into(), shape: shape.into(), dtype: dtype.into(), contiguous: true, figures }
+        TensorForm { name: name.into(), shape: shape.into(), dtype: dtype.into(), figures }
     }
 
     fn described() -> Described {
@@ -289,7 +351,10 @@ mod tests {
         assert_eq!(op.all_elements(&shape).unwrap(), 16 * 64 + 16 + 64 + 64 + 1);
         assert!(op.tensors[2].weight && !op.tensors[0].weight && !op.adversarial.is_empty());
         assert!(
-            problem.source.toml.contains(r#"draw = { dist = "normal", scale = "1", shift = "0" }"#),
+            problem
+                .source
+                .toml
+                .contains(r#"draw = { dist = "file", like = { dist = "normal", scale = "1", shift = "0" } }"#),
             "{}",
             problem.source.toml
         );
@@ -307,12 +372,40 @@ mod tests {
             Argument::Input(form) => change(form),
             _ => unreachable!(),
         };
-        assert!(refused(&|it| first(it, &|form| form.dtype = "bool".into())).contains("bool"));
-        assert!(refused(&|it| first(it, &|form| form.contiguous = false)).contains("contiguous"));
-        assert!(refused(&|it| it.structure = vec!["triu".into()]).contains("triu"));
-        assert!(refused(&|it| it.outputs[0].dtype = "int64".into()).contains("int64"));
+        assert!(refused(&|it| first(it, &|form| form.dtype = "complex64".into())).contains("complex64"));
+        assert!(refused(&|it| first(it, &|form| form.shape = vec![3, 0])).contains("no elements"));
+        assert!(refused(&|it| it.outputs[0].dtype = "float64".into()).contains("float64"));
+    }
+
+    #[test]
+    fn what_has_a_structure_keeps_it_in_hostile_inputs_too() {
+        let hostile = |change: &dyn Fn(&mut Described)| {
+            let mut it = described();
+            change(&mut it);
+            let op = Problem::new("a.py", "", it).unwrap().source.operation().unwrap();
+            let of_x = op.hostile_inputs().filter(|it| it.draw.contains_key("x"));
+            of_x.map(|it| it.name.clone()).collect::<Vec<_>>()
+        };
+        assert!(hostile(&|_| {}).len() > 12);
+        let scaled = ["large in x", "small in x"];
+        assert_eq!(hostile(&|it| it.structure = vec!["triu".into()]), scaled);
         let zeros = Figures { zeros: 0.5, ..figures(-3.0, 3.0, 0.0, 1.0).unwrap() };
-        assert!(refused(&|it| first(it, &|form| form.figures = Some(zeros))).contains("50 %"));
+        let halved = |it: &mut Described| {
+            if let Argument::Input(form) = &mut it.inputs[0] {
+                form.figures = Some(zeros);
+            }
+        };
+        assert_eq!(hostile(&halved), scaled);
+    }
+
+    #[test]
+    fn whole_numbers_go_in_and_come_out_as_such() {
+        let mut it = described();
+        it.inputs.push(Argument::Input(form("mask", &[16], "bool", None)));
+        it.outputs = ["int64", "bool"].map(|dtype| Given { shape: vec![16], dtype: dtype.into() }).into();
+        let op = Problem::new("a.py", "", it).unwrap().source.operation().unwrap();
+        let function = op.c_function();
+        assert!(function.contains("const uint8_t *mask, int64_t *out0, uint8_t *out1"), "{function}");
     }
 
     #[test]
@@ -333,8 +426,8 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_figures() {
-        let draw = |figures: Option<Figures>| drawn(&form("x", &[64], "float32", figures), false).unwrap().1;
+    fn values_that_are_like_a_files_follow_the_figures() {
+        let draw = |figures: Option<Figures>| usual(&form("x", &[64], "float32", figures)).unwrap();
         assert_eq!(draw(figures(0.0002, 0.9997, 0.5, 0.288)), r#"{ dist = "uniform", scale = "1", shift = "0" }"#);
         assert_eq!(draw(figures(-0.99, 0.995, 0.0, 0.577)), r#"{ dist = "uniform", scale = "2", shift = "-1" }"#);
         assert_eq!(draw(figures(-13.0, 21.0, 5.0, 4.02)), r#"{ dist = "normal", scale = "4", shift = "5" }"#);

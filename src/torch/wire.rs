@@ -63,6 +63,8 @@ pub(super) enum Ask<'a> {
         numbers: &'a [(String, Value)],
         outputs: &'a [Out],
     },
+    /// Has the file draw its inputs from a seed; of each tensor that goes in its place, where it is wanted. Files: memory to write them to.
+    Draw { id: &'a str, file: &'a str, seed: u64, places: Vec<Option<Place>> },
     /// Gets a way of computing it ready: compiled in a mode, or eagerly. Caches are as large as this. Files: inputs.
     Prepare {
         id: &'a str,
@@ -89,6 +91,7 @@ impl Ask<'_> {
             Self::Load { .. } => "reading the file",
             Self::Evaluate { .. } | Self::Trivial { .. } => "evaluating it",
             Self::Compare { .. } => "comparing results",
+            Self::Draw { .. } => "drawing its inputs",
             Self::Prepare { .. } => "getting ready to be timed",
             Self::Block { .. } | Self::Forget { .. } => "being timed",
             Self::Describe { .. } => "describing it",
@@ -101,6 +104,7 @@ impl Ask<'_> {
             Self::Load { file, .. }
             | Self::Evaluate { file, .. }
             | Self::Compare { file, .. }
+            | Self::Draw { file, .. }
             | Self::Trivial { file, .. }
             | Self::Prepare { file, .. }
             | Self::Block { file, .. }
@@ -134,6 +138,15 @@ pub(super) struct Tensor<'a> {
     pub shape: Option<Vec<usize>>,
     /// Its first byte in the inputs.
     pub at: usize,
+}
+
+/// Where a tensor is to be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Place {
+    /// Its first byte.
+    pub at: usize,
+    pub dtype: &'static str,
+    pub elements: usize,
 }
 
 /// An output.
@@ -214,6 +227,8 @@ pub(super) const fn type_name(stored: Stored) -> &'static str {
         Stored::Bf16 => "bf16",
         Stored::F32 => "f32",
         Stored::I64 => "i64",
+        Stored::I32 => "i32",
+        Stored::U8 => "u8",
     }
 }
 
@@ -286,8 +301,6 @@ pub struct TensorForm {
     pub shape: Vec<usize>,
     /// PyTorch's name of the type.
     pub dtype: String,
-    /// Whether it is row-major without gaps.
-    pub contiguous: bool,
     /// What its values are like, where they were drawn.
     pub figures: Option<Figures>,
 }

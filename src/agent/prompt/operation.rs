@@ -63,6 +63,8 @@ fn arguments(op: &Operation) -> String {
             ElementType::Case => "T",
             ElementType::F32 => "f32",
             ElementType::I64 => "i64",
+            ElementType::I32 => "i32",
+            ElementType::U8 => "u8",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "- `{}`: {role} [{}] of {element}{absent}", tensor.name, sizes.join(", "));

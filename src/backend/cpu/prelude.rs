@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::kernel::{KernelFile, Resolution};
-use crate::op::{Dtype, ElementType, Operation, Role};
+use crate::op::{Dtype, Operation, Role};
 
 /// Standard headers and the one service of the harness.
 const HEAD: &str = r"#include <math.h>
@@ -170,18 +170,10 @@ pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolu
 fn parameter_types(op: &Operation, kernel: &KernelFile) -> Vec<String> {
     let tensors = op.tensors.iter().map(|tensor| {
         let constant = if tensor.role == Role::Input { "const " } else { "" };
-        format!("{constant}{} *", c_type(tensor.dtype))
+        format!("{constant}{} *", tensor.dtype.c_name())
     });
-    let scratch = kernel.front.scratch.iter().map(|scratch| format!("{} *", c_type(scratch.dtype)));
+    let scratch = kernel.front.scratch.iter().map(|scratch| format!("{} *", scratch.dtype.c_name()));
     let ints = op.symbols.iter().map(|_| "int64_t".to_owned());
     let floats = op.scalars.iter().map(|_| "float".to_owned());
     tensors.chain(scratch).chain(ints).chain(floats).collect()
-}
-
-const fn c_type(element: ElementType) -> &'static str {
-    match element {
-        ElementType::Case => "T",
-        ElementType::F32 => "float",
-        ElementType::I64 => "int64_t",
-    }
 }

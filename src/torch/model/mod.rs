@@ -144,7 +144,7 @@ impl Region {
         let (Some(text), Some(described)) = (&self.source, &self.described) else {
             return Err("nothing is known of its text".into());
         };
-        let problem = Problem::new(&format!("{}.py", self.name), text, described.clone());
+        let problem = Problem::region(&format!("{}.py", self.name), text, described.clone());
         problem.map(|problem| problem.source).map_err(|error| error.to_string())
     }
 

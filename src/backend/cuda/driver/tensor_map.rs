@@ -19,6 +19,10 @@ pub enum MapElement {
     F32,
     /// 64-bit integers.
     I64,
+    /// 32-bit integers.
+    I32,
+    /// Bytes.
+    U8,
 }
 
 /// How rows of a box are shuffled in shared memory.
@@ -97,6 +101,8 @@ impl Gpu {
             MapElement::Bf16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             MapElement::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
             MapElement::I64 => Type::CU_TENSOR_MAP_DATA_TYPE_INT64,
+            MapElement::I32 => Type::CU_TENSOR_MAP_DATA_TYPE_INT32,
+            MapElement::U8 => Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
         };
         let swizzle = match spec.swizzle {
             MapSwizzle::None => Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,

@@ -68,6 +68,8 @@ pub fn source(op: &Operation) -> Result<String, String> {
             ElementType::Case => "(int)ws_context.stored",
             ElementType::F32 => "2",
             ElementType::I64 => "3",
+            ElementType::I32 => "4",
+            ElementType::U8 => "5",
         };
         define(&format!("{}(i)", tensor.name), format!("ws_element({stored}, ws_context.inputs[{index}], (i))"));
     }

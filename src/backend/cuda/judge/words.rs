@@ -80,6 +80,8 @@ pub(super) const fn exponent(stored: Stored) -> u64 {
         Stored::Bf16 => 0x7f00_7f00_7f00_7f00,
         Stored::F32 => 0x7f00_0000_7f00_0000,
         Stored::I64 => 0x4000_0000_0000_0000,
+        Stored::I32 => 0x4000_0000_4000_0000,
+        Stored::U8 => 0xf0f0_f0f0_f0f0_f0f0,
     }
 }
 
@@ -90,15 +92,18 @@ pub(super) const fn number(stored: Stored) -> u32 {
         Stored::Bf16 => 1,
         Stored::F32 => 2,
         Stored::I64 => 3,
+        // Only PyTorch reads these.
+        Stored::I32 => 4,
+        Stored::U8 => 5,
     }
 }
 
 /// Specials of one draw (`SPECIALS`).
 const SPECIALS: usize = 16;
 
-/// `struct Draw`; `None` where it has more specials than the kernel takes.
+/// `struct Draw`; `None` where it has more specials than the kernel takes, or its values are not drawn there.
 pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
-    if plan.specials.len() > SPECIALS {
+    if plan.specials.len() > SPECIALS || matches!(plan.stored, Stored::I32 | Stored::U8) {
         return None;
     }
     let dist = match plan.dist {
@@ -108,6 +113,7 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         Distribution::Alternating => 3,
         Distribution::Index => 4,
         Distribution::Steps => 5,
+        Distribution::File => return None,
     };
     let rows = match plan.row_scale {
         RowScale::None => 0,

@@ -315,6 +315,8 @@ fn arguments(
 fn encode(gpu: &Gpu, map: &PlannedMap, address: u64, dtype: Dtype) -> Result<TensorMap, CudaError> {
     let element = match (map.dtype, dtype) {
         (ElementType::I64, _) => MapElement::I64,
+        (ElementType::I32, _) => MapElement::I32,
+        (ElementType::U8, _) => MapElement::U8,
         (ElementType::F32, _) | (ElementType::Case, Dtype::F32) => MapElement::F32,
         (ElementType::Case, Dtype::F16) => MapElement::F16,
         (ElementType::Case, Dtype::Bf16) => MapElement::Bf16,

@@ -187,6 +187,8 @@ impl JitUnit {
             JitArgument::Pointer(Stored::Bf16) => ("*bf16", true),
             JitArgument::Pointer(Stored::F32) => ("*fp32", true),
             JitArgument::Pointer(Stored::I64) => ("*i64", true),
+            JitArgument::Pointer(Stored::I32) => ("*i32", true),
+            JitArgument::Pointer(Stored::U8) => ("*u8", true),
             JitArgument::Integer { divisible } => ("i64", *divisible),
             JitArgument::Float => ("fp32", false),
         };

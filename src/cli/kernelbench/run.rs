@@ -1,0 +1,102 @@
+//! `kernelbench run`: one run with a target for each problem that has a kernel to start from.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use super::eval::Numbers;
+use super::{number, problems};
+use crate::cli::begin::Posed;
+use crate::cli::options::{DeviceArgs, PythonArgs};
+use crate::cli::{alone, problem, run};
+use crate::kernel::KernelFile;
+use crate::torch::name_of;
+
+/// Improve kernels for many problems in one run, one target after another.
+///
+/// MODEL_DIR is a folder of a workspace with a kernel file for each problem to work on, which says in its front matter for which (`op =
+/// "p23_softmax"`; `warpsmith init --problem FILE` writes a file to begin with). What follows is as in `warpsmith run`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  warpsmith kernelbench --root KernelBench run kernels/cpu --level 1\n  warpsmith kernelbench --root KernelBench run kernels/cpu --level 1 --problems 1-20 --budget 8h --agent openai --model gpt-5.1\n  warpsmith run kernels/cpu --resume                                       go on with it"
+)]
+#[group(id = "kernelbench_run")]
+pub(super) struct Args {
+    /// Problems of this level
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    level: u32,
+    /// Only these problems: 1-20, or 3,7,19
+    #[arg(long, value_name = "NUMBERS")]
+    problems: Option<Numbers>,
+    #[command(flatten)]
+    run: Box<run::Args>,
+}
+
+pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: Args) -> anyhow::Result<ExitCode> {
+    let Args { level, problems: chosen, run: mut args } = args;
+    let wanted = &mut args.run;
+    wanted.device = DeviceArgs {
+        backend: wanted.device.backend.or(device.backend),
+        device: wanted.device.device.or(device.device),
+    };
+    let python = PythonArgs { python: wanted.crew.python.python.take().or_else(|| python.python.clone()) };
+    wanted.crew.python = python.clone();
+    let files = problems(root, Some(level))?.into_iter().map(|(_, path)| path);
+    let files: Vec<PathBuf> =
+        files.filter(|path| chosen.as_ref().is_none_or(|numbers| numbers.has(number(path)))).collect();
+    if files.is_empty() {
+        bail!("level {level} has no such problems");
+    }
+    let kernels = kernels_by_operation(&wanted.model)?;
+    let mut missing = Vec::new();
+    for file in &files {
+        let base = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // A problem without a kernel could only begin from nothing: this is where such a start would go.
+        let Some(kernel) = kernels.get(&name_of(&base)) else {
+            missing.push(number(file).to_string());
+            continue;
+        };
+        let gpu = problem::gpu_for(kernel, wanted.device);
+        match problem::read(file, &python, gpu) {
+            Ok(found) => {
+                let (workspace, _) = alone::workspace_of(kernel)?;
+                problem::install(&found.source, &workspace)?.iter().for_each(|line| crate::cli::say(line));
+                wanted.posed.push(Posed { kernel: kernel.clone(), source: found.source });
+            }
+            Err(why) => crate::cli::say(&format!("left out: {why}")),
+        }
+    }
+    if !missing.is_empty() {
+        let all = missing.join(", ");
+        crate::cli::say(&format!(
+            "left out, having no kernel in {} to start from: problems {all}",
+            wanted.model.display()
+        ));
+    }
+    if wanted.posed.is_empty() {
+        bail!(
+            "no problem has a kernel in {}; `warpsmith init --problem FILE` writes a file to begin with",
+            wanted.model.display()
+        );
+    }
+    run::main(*args)
+}
+
+/// The kernel files of a folder by what they compute.
+fn kernels_by_operation(folder: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|it| it == "c" || it == "cu"));
+    files.sort();
+    let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let op = KernelFile::parse(&text).with_context(|| path.display().to_string())?.front.op;
+        if let Some(other) = found.insert(op.clone(), path.clone()) {
+            bail!("{} and {} are both for {op}; one of them is to go", other.display(), path.display());
+        }
+    }
+    Ok(found)
+}
