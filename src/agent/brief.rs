@@ -20,6 +20,9 @@ pub struct Brief {
     pub file: String,
     /// The kernel file's text to improve: the branch's tip.
     pub incumbent: String,
+    /// Whether there is no kernel yet: the incumbent is a file with an empty body, and what there is to beat is PyTorch.
+    #[serde(default)]
+    pub unwritten: bool,
     /// The kernel file the run started from.
     pub starter: String,
     /// The shapes that count, with their calls.

@@ -27,6 +27,10 @@ use crate::kernel::KernelFile;
 /// the ledger shows what the time went into.
 const MOST_BATCHES: usize = 3;
 
+/// What it says of a target without a kernel.
+const NOTHING_TO_TUNE: &str = "there is no kernel yet, and the tuner only tunes what is written; `--agent openai`, `--agent command`, \
+                               `--agent replay` and `warpsmith mcp` can propose a first one";
+
 /// The techniques of its proposals, by their identifiers in `program.md`.
 pub const TECHNIQUES: [&str; 2] = [search::TUNE, search::VARIANT];
 
@@ -59,6 +63,9 @@ impl Tuner {
     }
 
     async fn next(&mut self, brief: &Brief, screen: &mut dyn Screen) -> Result<Offer, AgentError> {
+        if brief.unwritten {
+            return Ok(Offer::Exhausted { why: NOTHING_TO_TUNE.into() });
+        }
         let kernel = KernelFile::parse(&brief.incumbent)
             .map_err(|source| AgentError::Incumbent { op: brief.op.clone(), source })?;
         let identity = memory::identity(brief, &kernel);
@@ -157,7 +164,7 @@ impl Agent for Tuner {
         match &outcome.verdict {
             // A verdict is measured with more care than a screen.
             Verdict::Keep { .. } | Verdict::Revert { .. } if measured.is_some() => seen.times = measured,
-            Verdict::Keep { .. } | Verdict::Revert { .. } | Verdict::Base => {}
+            Verdict::Keep { .. } | Verdict::Revert { .. } | Verdict::Base | Verdict::Start => {}
             _ => seen.times = None,
         }
         seen.touch = Touch::Proposed;

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 
 use super::bench::Wanted;
 use crate::engine::{Options, RunState, TargetState};
+use crate::kernel::is_unwritten;
 use crate::op::TargetShape;
 use crate::worker::Client;
 use crate::workspace::{PRIVATE_FOLDER, Workspace};
@@ -41,7 +42,8 @@ pub(super) fn path_in(workspace: &Workspace, path: &Path) -> anyhow::Result<Stri
 
 /// The state that the kernel starts from; `options.model` names its file.
 pub(super) fn begun(options: Options, wanted: &Wanted, shapes: Vec<TargetShape>, worker: &Client) -> RunState {
-    let target = TargetState::new(&wanted.source.name, options.model.clone(), wanted.text.clone(), shapes);
+    let mut target = TargetState::new(&wanted.source.name, options.model.clone(), wanted.text.clone(), shapes);
+    target.empty = !wanted.source.python.is_empty() && is_unwritten(&wanted.text);
     crate::engine::alone(options, target, worker.device(), worker.judge())
 }
 

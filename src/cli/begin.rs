@@ -9,7 +9,7 @@ use super::alone;
 use super::bench::{self, TimedArgs, parse_shape, present};
 use super::crew::CrewArgs;
 use super::device::{self, Device};
-use super::options::{DeviceArgs, PassArgs};
+use super::options::{DeviceArgs, LoadArgs, PassArgs};
 use super::pytorch;
 use super::starter::Starter;
 use crate::agent::Choice;
@@ -23,6 +23,7 @@ use crate::history::{self, Archive, History, Pending, is_run_id};
 use crate::kernel::{KernelFile, Language, set_dtypes};
 use crate::model::{Graph, ModelConfig};
 use crate::op::{Dtype, OpSource, Shape};
+use crate::torch::model::Region;
 use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace};
 
@@ -30,9 +31,11 @@ use crate::workspace::{RunSettings, Workspace};
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has
-    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or, with --kernel, a PyTorch problem file
+    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or a PyTorch problem file
     #[arg(value_name = "MODEL_DIR|KERNEL_FILE")]
     pub(super) model: PathBuf,
+    #[command(flatten)]
+    load: LoadArgs,
     #[command(flatten)]
     pass: PassArgs,
     #[command(flatten)]
@@ -92,7 +95,7 @@ impl RunArgs {
 
     /// Whether a PyTorch model is improved.
     pub(super) fn is_pytorch(&self) -> bool {
-        pytorch::is_model(&self.model)
+        pytorch::is_model(&self.model, &self.load)
     }
 
     /// Has the targets begin with kernels that serve no types but those asked for, and the one that is timed.
@@ -133,6 +136,9 @@ impl RunArgs {
         if !self.model.exists() {
             let model = self.model.display();
             bail!("{model} is not there; name a directory with a model's config.json, or a kernel file");
+        }
+        if self.load.function.is_some() && !self.model.is_dir() {
+            bail!("--load is for a model's directory, and {} is none", self.model.display());
         }
         let of_a_model = [("--only", &self.only), ("--skip", &self.skip)];
         let named = of_a_model.iter().find(|(_, ops)| !ops.is_empty()).map(|(option, _)| *option);
@@ -374,6 +380,7 @@ async fn plan_pytorch(
     History::could_begin(workspace, &options.run)?;
     let look = pytorch::Look {
         folder: &args.model,
+        load: &args.load,
         name: args.model.display().to_string(),
         python: &args.crew.python,
         device: choice.device,
@@ -387,7 +394,10 @@ async fn plan_pytorch(
     tell(&compiled.table());
     pytorch::strangers(&own, &compiled).iter().for_each(|line| tell(line));
     let worker = starter.start(choice.device, Opening::Now).await?;
-    let kernel = |op: &str| pytorch::kernel(&own, workspace, backend, op);
+    let kernel = |region: &Region| {
+        pytorch::kernel(&own, workspace, backend, &region.name)
+            .or_else(|| pytorch::shipped(workspace, worker.device(), region))
+    };
     let state = plan_compiled(options, compiled, worker.device(), worker.judge(), &kernel)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }

@@ -163,7 +163,7 @@ async fn bench(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Whether nothing is wrong with it, whatever its speed.
 pub(super) const fn is_correct(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Base | Verdict::Keep { .. } | Verdict::Revert { .. })
+    verdict.advances() || matches!(verdict, Verdict::Revert { .. })
 }
 
 /// A kernel file that is to be judged.

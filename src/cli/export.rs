@@ -10,7 +10,7 @@ use super::{bench, device, pytorch, session, status};
 use crate::backend::cpu::Compiler;
 use crate::device::{Opening, cpu_flags, detect_cpu};
 use crate::engine::{RunState, TargetState};
-use crate::evaluation::{Evaluation, Verdict};
+use crate::evaluation::Evaluation;
 use crate::export::{self, Chosen, Receipt, Wanted};
 use crate::harness::{EvaluationTask, Progress};
 use crate::history::{Archive, JournalEntry, Order};
@@ -95,7 +95,8 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model)"));
     let model = workspace.root().join(&state.model);
     let model = model.canonicalize().unwrap_or(model);
-    lines.push(format!("measure it   warpsmith verify {} --model {}", args.output.display(), model.display()));
+    let load = compiled.load.as_ref().map_or(String::new(), |function| format!(" --load {function}"));
+    lines.push(format!("measure it   warpsmith verify {} --model {}{load}", args.output.display(), model.display()));
     super::say(&lines.join("\n"));
     Ok(ExitCode::SUCCESS)
 }
@@ -148,7 +149,7 @@ fn verdict_on(
             continue;
         }
         let evaluation: Evaluation = serde_json::from_value(entry.evaluation.clone())?;
-        if matches!(evaluation.verdict, Verdict::Base | Verdict::Keep { .. }) {
+        if evaluation.verdict.advances() {
             return Ok(Some((entry, evaluation)));
         }
     }

@@ -86,7 +86,7 @@ pub(super) fn stage_words(stage: Stage) -> String {
 /// `#12 keep    matmul  1.18x (at least 1.16x)  BLOCK_M 32→64`, one line for a decided experiment.
 pub(super) fn decided_line(number: u64, description: &str, evaluation: &Evaluation) -> String {
     let gain = match &evaluation.verdict {
-        Verdict::Base => evaluation.timing.as_ref().map_or(String::new(), |timing| {
+        Verdict::Base | Verdict::Start => evaluation.timing.as_ref().map_or(String::new(), |timing| {
             let noisy = match timing.is_noisy() {
                 true => format!(
                     ", only gains above {:.0} % can be proven while this machine is so busy",

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::begin::{self, RunArgs, Wanted};
 use super::lines::{decided_line, stage_words};
+use super::problem;
 use super::rules::RuleArgs;
 use super::session;
 use crate::agent::{Choice, Outside};
@@ -47,7 +48,8 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 /// Jobs that wait for the run; a client that asks for more waits itself.
 const WAITING: usize = 16;
 
-async fn mcp(args: Args) -> anyhow::Result<ExitCode> {
+async fn mcp(mut args: Args) -> anyhow::Result<ExitCode> {
+    problem::begin(&mut args.run, None, &super::warn)?;
     let cancel = session::interruptible();
     let (workspace, made) = begin::workspace_for(&args.run)?;
     let workspace = Arc::new(workspace);

@@ -71,12 +71,23 @@ pub(super) struct PythonArgs {
 /// A model directory and the pass through it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ModelArgs {
-    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has any; or with
-    /// a `model.py` in PyTorch
+    /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds; others by `transformers`), and its weights
+    /// where it has any; or with a `model.py` in PyTorch
     #[arg(value_name = "MODEL_DIR")]
     pub(super) model: PathBuf,
     #[command(flatten)]
+    pub(super) load: LoadArgs,
+    #[command(flatten)]
     pub(super) pass: PassArgs,
+}
+
+/// A PyTorch model that a function gives.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct LoadArgs {
+    /// A function that returns a PyTorch model and its inputs, `(module, inputs)`; its package is in the model's directory, or where Python
+    /// finds all others
+    #[arg(long = "load", value_name = "PACKAGE.MODULE:FUNCTION")]
+    pub(super) function: Option<String>,
 }
 
 /// The pass that is profiled.

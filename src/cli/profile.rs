@@ -54,6 +54,7 @@ fn taken_apart(args: &Args) -> anyhow::Result<ExitCode> {
     choice.notes().iter().for_each(|note| super::warn(&format!("note: {note}")));
     let look = pytorch::Look {
         folder: model,
+        load: &args.model.load,
         name: model.display().to_string(),
         python: &args.worker.python,
         device: choice.device,
@@ -76,7 +77,7 @@ fn taken_apart(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn profile(args: Args) -> anyhow::Result<ExitCode> {
-    if pytorch::is_model(&args.model.model) {
+    if pytorch::is_model(&args.model.model, &args.model.load) {
         return taken_apart(&args);
     }
     if args.write.is_some() || args.max_autotune {

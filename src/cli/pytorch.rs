@@ -5,28 +5,37 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::options::PythonArgs;
-use super::problem::{self, told};
-use crate::device::detect_cpu;
-use crate::engine::RunState;
-use crate::kernel::{KernelFile, kernel_file};
+use super::options::{LoadArgs, PythonArgs};
+use super::problem::told;
+use crate::device::{DeviceCard, detect_cpu};
+use crate::engine::{RunState, files};
+use crate::kernel::{KernelFile, Language, adopted, kernel_file, skeleton};
+use crate::model::{ModelConfig, ModelError};
 use crate::op::{Dtype, OpSource};
 use crate::profile::Compiled;
 use crate::torch::Python;
-use crate::torch::model::{Captured, MODEL_FILE, Request, capture, is_model as has_model, torch_name};
+use crate::torch::model::{Captured, MODEL_FILE, Region, Request, capture, is_model as has_model, torch_name};
 use crate::workspace::{BackendName, Workspace};
 
 use super::device::Device;
 
-/// Whether a path is a directory with a `model.py`; where it has a `config.json` as well, that is the model.
-pub(super) fn is_model(path: &Path) -> bool {
-    has_model(path) && !path.join("config.json").is_file()
+/// Whether a directory is a PyTorch model: a function of it is named, or it has a `model.py`. Where it has a `config.json` as well, that is
+/// the model; where that is of a kind without a graph here, `transformers` runs it.
+pub(super) fn is_model(path: &Path, load: &LoadArgs) -> bool {
+    match path.join("config.json").is_file() {
+        _ if load.function.is_some() => path.is_dir(),
+        false => has_model(path),
+        true => {
+            !has_model(path) && matches!(ModelConfig::load(path), Err(ModelError::Architecture { stated: true, .. }))
+        }
+    }
 }
 
 /// How a PyTorch model is looked at.
 #[derive(Debug, Clone)]
 pub(super) struct Look<'a> {
     pub(super) folder: &'a Path,
+    pub(super) load: &'a LoadArgs,
     /// As it is shown.
     pub(super) name: String,
     pub(super) python: &'a PythonArgs,
@@ -55,6 +64,7 @@ pub(super) fn look(wanted: &Look<'_>, tell: &mut dyn FnMut(&str)) -> anyhow::Res
     let torch_device = torch_device(wanted.device)?;
     let request = Request {
         folder: &folder,
+        load: wanted.load.function.as_deref(),
         device: &torch_device,
         dtype: wanted.dtype.map(torch_name),
         seed: wanted.seed % (1 << 31),
@@ -63,12 +73,20 @@ pub(super) fn look(wanted: &Look<'_>, tell: &mut dyn FnMut(&str)) -> anyhow::Res
         max_autotune: wanted.max_autotune,
     };
     let python = Python::chosen(wanted.python.python.as_deref());
-    let captured: Captured = capture(&python, &request, tell).map_err(told)?;
+    let captured: Captured =
+        capture(&python, &request, tell).map_err(told).map_err(|error| match ModelConfig::load(&folder) {
+            Err(unknown @ ModelError::Architecture { stated: true, .. })
+                if wanted.load.function.is_none() && !has_model(&folder) =>
+            {
+                error.context(format!("{unknown}; others are run by `transformers`"))
+            }
+            _ => error,
+        })?;
     let device = match wanted.device {
         Device::Cuda(_) => captured.device_name.clone(),
         Device::Cpu | Device::Theirs => detect_cpu().name,
     };
-    Ok(Compiled { model: wanted.name.clone(), device, torch_device, captured })
+    Ok(Compiled { model: wanted.name.clone(), load: wanted.load.function.clone(), device, torch_device, captured })
 }
 
 /// Threads for PyTorch: one for each core that this process may use.
@@ -142,7 +160,7 @@ fn files_of(source: &OpSource, dtype: Option<Dtype>, processor: bool) -> anyhow:
     let mut files = vec![(format!("{name}.toml"), source.toml.clone()), (format!("{name}.py"), source.python.clone())];
     if processor {
         let dtype = dtype.unwrap_or(Dtype::F32);
-        files.push((format!("{name}.c"), problem::skeleton_in(&source.operation()?, dtype)));
+        files.push((format!("{name}.c"), skeleton(&source.operation()?, Language::C, dtype)));
     }
     Ok(files)
 }
@@ -161,12 +179,23 @@ pub(super) fn kernel(
     }
 }
 
+/// The kernel of a region that is an operation which ships: the workspace's own for that operation, or the one inside this program, called
+/// with what the region has. None where it is no such operation, or its kernel cannot be used so.
+pub(super) fn shipped(workspace: &Workspace, card: &DeviceCard, region: &Region) -> Option<(String, String)> {
+    let (call, dtype) = (region.shipped.as_ref()?, region.element()?);
+    let theirs = OpSource::read(&call.op, &files::reader(Some(workspace))).ok()?.operation().ok()?;
+    let own = region.operation().ok()?.operation().ok()?;
+    let (_, text) = files::kernel_in(Some(workspace), card, Language::C, &call.op, dtype)?;
+    let text = adopted(&text, (&theirs, &own), call, dtype).ok()?;
+    Some((kernel_file(&region.name, &card.backend), text))
+}
+
 /// Refuses what says something about models with a `config.json` alone.
 pub(super) fn check_pass(option: Option<&str>, folder: &Path) -> anyhow::Result<()> {
     match option {
         Some(option) => bail!(
-            "{option} is for models with a config.json; what {} runs is said by its get_inputs()",
-            folder.join(MODEL_FILE).display()
+            "{option} is for the kinds of model whose graph Warpsmith knows; what {} runs is said by its inputs (get_inputs() in a {MODEL_FILE})",
+            folder.display()
         ),
         None => Ok(()),
     }

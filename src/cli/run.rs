@@ -34,7 +34,8 @@ pub(super) struct Args {
     agent: AgentArgs,
     #[command(flatten)]
     rules: RuleArgs,
-    /// The kernel to start from, where what is named is a problem file (PyTorch with `Model` and `get_inputs`)
+    /// The kernel to start from, where what is named is a problem file (PyTorch with `Model` and `get_inputs`) [default: none: an agent
+    /// writes the first one]
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
     /// Run a command (by `sh -c`) when the run ends or is interrupted; the summary is on its standard input and in
@@ -52,7 +53,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     args.agent.find_transcript(&mut args.run.model);
-    problem::begin(&mut args.run, args.kernel.as_deref())?;
+    problem::begin(&mut args.run, args.kernel.as_deref(), &super::say)?;
     let cancel = session::interruptible();
     let voice = Voice::choose(args.quiet);
     let (workspace, made) = begin::workspace_for(&args.run)?;

@@ -24,6 +24,7 @@ fn told(evaluation: &Evaluation, [kept, reverted]: [&str; 2]) -> String {
     let mut text = String::new();
     let headline = match &evaluation.verdict {
         Verdict::Base => "correct".to_owned(),
+        Verdict::Start => "correct, and the first of its target that is".to_owned(),
         Verdict::Keep { speedup, .. } => {
             format!("correct and faster: {:.3}x, at least {:.3}x ({kept})", speedup.ratio, speedup.low)
         }
@@ -144,7 +145,7 @@ fn looked(name: &str, words: &str) -> String {
 
 /// A line for each timed shape.
 pub(super) fn shapes(evaluation: &Evaluation, timing: &Timing) -> String {
-    let compared = !matches!(evaluation.verdict, Verdict::Base);
+    let compared = !matches!(evaluation.verdict, Verdict::Base | Verdict::Start);
     let line = |shape: &ShapeTiming| {
         let against = if compared { format!(", incumbent {:.1} µs", shape.incumbent_us) } else { String::new() };
         format!(

@@ -62,6 +62,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
         return verify_package::main(&verify_package::Wanted {
             package: &args.model.model,
             model: args.of_package.as_deref(),
+            load: &args.model.load,
             python: &args.worker.python,
             dtype: args.model.pass.dtype(),
             max_autotune: args.max_autotune,
@@ -71,6 +72,11 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     }
     if args.of_package.is_some() {
         bail!("--model is for an exported package, and {} is none", args.model.model.display());
+    }
+    if args.model.load.function.is_some() {
+        bail!(
+            "--load is for an exported package in its model: `warpsmith verify PACKAGE --model DIR --load PACKAGE.MODULE:FUNCTION`"
+        );
     }
     let config = ModelConfig::load(&args.model.model)?;
     let workspace = Workspace::find(&args.model.model)?.with_context(|| {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::options::PythonArgs;
+use super::options::{LoadArgs, PythonArgs};
 use super::problem::told;
 use super::pytorch;
 use crate::export::{self, Asked};
@@ -21,6 +21,7 @@ const DRAWS: u32 = 3;
 pub(super) struct Wanted<'a> {
     pub(super) package: &'a Path,
     pub(super) model: Option<&'a Path>,
+    pub(super) load: &'a LoadArgs,
     pub(super) python: &'a PythonArgs,
     pub(super) dtype: Option<Dtype>,
     pub(super) max_autotune: bool,
@@ -37,14 +38,15 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
             wanted.package.display()
         );
     };
-    if !pytorch::is_model(model) {
-        bail!("{} is no PyTorch model: a directory with a model.py", model.display());
+    if !pytorch::is_model(model, wanted.load) {
+        bail!("{} is no PyTorch model: a directory with a model.py, or --load with a function", model.display());
     }
     let full = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
     let (package, folder) = (full(wanted.package)?, full(model)?);
     let asked = Asked {
         package: &package,
         folder: &folder,
+        load: wanted.load.function.as_deref(),
         device: "cpu",
         dtype: wanted.dtype.map(torch_name),
         seed: crate::rng::secret_seed() % (1 << 31),

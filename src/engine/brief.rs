@@ -27,6 +27,7 @@ pub fn brief(
         backend: state.backend.clone(),
         file: target.file.clone(),
         incumbent,
+        unwritten: target.is_unwritten(),
         starter: target.start_text.clone(),
         shapes: target.shapes.clone(),
         timing: target.timing.clone(),

@@ -6,7 +6,7 @@ use crate::evaluation::{Evaluation, Verdict};
 #[must_use]
 pub fn subject(op: &str, description: &str, evaluation: &Evaluation) -> String {
     let outcome = match &evaluation.verdict {
-        Verdict::Base => {
+        Verdict::Base | Verdict::Start => {
             let us =
                 evaluation.timing.as_ref().map_or(String::new(), |timing| format!(", {:.0} µs", timing.latency_us));
             return format!("{op}: where it starts{us}");

@@ -88,13 +88,13 @@ impl Run {
             seed: trial.seed,
             meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,
         })?;
-        let incumbent = if trial.is_start { None } else { Some(self.incumbent(index)?) };
+        let incumbent = if trial.is_start { None } else { self.to_beat(index)? };
         let examination_s = if trial.is_start { 0.0 } else { self.state.rules.examination_s() };
         let task = EvaluationTask {
             op: self.op_source(&target.op)?,
             candidate: trial.proposal.text.clone(),
             incumbent: incumbent.clone(),
-            baseline: Some(target.start_text.clone()),
+            baseline: (!target.empty).then(|| target.start_text.clone()),
             target: target.shapes.clone(),
             seed: trial.seed,
             precision: target.precision,
@@ -136,13 +136,17 @@ impl Run {
 
     /// A judge's answer as its word, or as the reason why there is none.
     fn judged(&self, sent: &Sent<Answer>, answer: Answer) -> Result<Result<Evaluation, StopReason>, RunError> {
-        let evaluation = match answer {
+        let mut evaluation = match answer {
             Ok(evaluation) => evaluation,
             Err(error) if error.is_cancelled() => return Ok(Err(StopReason::Interrupted)),
             Err(error) if error.spares_the_run() => return Ok(Err(StopReason::Unjudged { why: error.to_string() })),
             Err(error) => return Err(error.into()),
         };
         let trial = &sent.undecided.trial;
+        // To the judge whatever has nothing to beat is a starting point.
+        if !trial.is_start && evaluation.verdict == Verdict::Base {
+            evaluation.verdict = Verdict::Start;
+        }
         if !trial.is_start {
             self.transcript.say(Said::Judged {
                 op: trial.op.clone(),
@@ -168,8 +172,7 @@ impl Run {
             Ok(evaluation) => evaluation,
             Err(reason) => return Ok(Some(reason)),
         };
-        let beaten = sent.incumbent.as_ref();
-        if matches!(evaluation.verdict, Verdict::Keep { .. }) && beaten != Some(&self.incumbent(index)?) {
+        if evaluation.verdict.advances() && sent.incumbent != self.to_beat(index)? {
             let mut undecided = sent.undecided;
             undecided.trial.parent = self.state.targets[index].incumbent;
             undecided.trial.seed = Stream::new(undecided.trial.seed, "against the new incumbent").bits(0);
@@ -239,7 +242,7 @@ impl Run {
                 Some(why) => return Err(RunError::State(why.to_owned())),
                 None => true,
             },
-            Verdict::Withdrawn { .. } => true,
+            Verdict::Withdrawn { .. } | Verdict::Start => true,
             Verdict::Base => self.record.tip_text(&judged.trial.file)?.as_ref() != Some(&judged.trial.proposal.text),
             _ => false,
         })

@@ -11,7 +11,7 @@ pub(super) struct Sent<A> {
     pub(super) undecided: Undecided,
     /// The number it is shown under: the one it will have, if all before it become experiments.
     pub(super) number: u64,
-    /// The text it is held against; none for a starting point.
+    /// The text it is held against; none for a starting point, and where nothing was written before.
     pub(super) incumbent: Option<String>,
     answer: Option<A>,
 }

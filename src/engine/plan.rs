@@ -2,10 +2,10 @@
 
 use crate::agent::{Choice, Usage};
 use crate::device::DeviceCard;
-use crate::kernel::kernel_file;
-use crate::op::OpSource;
+use crate::kernel::{Language, is_unwritten, kernel_file, skeleton};
+use crate::op::{Dtype, OpSource};
 use crate::profile::{Compiled, Profile, RankedTarget};
-use crate::torch::model::Kind;
+use crate::torch::model::{Kind, Region};
 
 use super::RunError;
 use super::state::{Phase, RunState, TargetState, VERSION};
@@ -73,7 +73,8 @@ pub fn plan(
 
 /// The state that a run on a PyTorch model starts from; `kernel` gives a region's kernel file, as name and text, where there is one.
 ///
-/// A region is worked on where there is a kernel to start from; a joined one where it is asked for by name, since its parts are targets too.
+/// A region without a kernel begins with a file to be written in; a joined one is worked on where it is asked for by name, since its parts
+/// are targets too.
 ///
 /// # Errors
 /// Where nothing is left to work on, or a named region is not in the model.
@@ -82,7 +83,7 @@ pub fn plan_compiled(
     compiled: Compiled,
     device: &DeviceCard,
     judge: &str,
-    kernel: &dyn Fn(&str) -> Option<(String, String)>,
+    kernel: &dyn Fn(&Region) -> Option<(String, String)>,
 ) -> Result<RunState, RunError> {
     let ranked = compiled.ranked_targets(&std::collections::BTreeMap::new());
     let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
@@ -90,18 +91,23 @@ pub fn plan_compiled(
     let mut targets = Vec::new();
     for target in &ranked {
         let Some(region) = compiled.region(&target.op) else { continue };
-        let found = kernel(&target.op);
-        let missing = found.is_none();
-        let file = kernel_file(&target.op, &device.backend);
-        let (file, text) = found.unwrap_or_else(|| (file, String::new()));
-        let mut state = TargetState::new(&target.op, file, text, target.shapes.clone());
-        state.named = options.only.contains(&target.op);
         let source: Result<OpSource, String> = region.operation();
+        let (file, text) = match kernel(region) {
+            Some(found) => found,
+            None => {
+                let op = source.as_ref().ok().and_then(|source| source.operation().ok());
+                let dtype = target.shapes.first().map_or(Dtype::F32, |shape| shape.dtype);
+                let text = op.map_or_else(String::new, |op| skeleton(&op, usual(&device.backend), dtype));
+                (kernel_file(&target.op, &device.backend), text)
+            }
+        };
+        let mut state = TargetState::new(&target.op, file, text, target.shapes.clone());
+        state.empty = is_unwritten(&state.start_text);
+        state.named = options.only.contains(&target.op);
         state.phase = match &source {
             Err(why) => Phase::Skipped(why.clone()),
             Ok(_) if options.skip.contains(&target.op) => Phase::Skipped("not asked for".into()),
             Ok(_) if !options.only.is_empty() && !state.named => Phase::Skipped("not asked for".into()),
-            Ok(_) if missing => Phase::Skipped("there is no kernel to start from".into()),
             Ok(_) if region.kind == Kind::Joined && !state.named => {
                 Phase::Skipped("its parts are targets; --only works on the whole".into())
             }
@@ -113,12 +119,16 @@ pub fn plan_compiled(
     rank(&mut targets, &ranked);
     if !targets.iter().any(|target| target.phase == Phase::Waiting) {
         return Err(RunError::Nothing(
-            "there is no kernel to start from for any region that is worth the time; `warpsmith profile MODEL_DIR --write FOLDER` \
-             writes a file for each, and --kernels FOLDER names those that you or an agent have written"
+            "no region of this model is worth the time, or can be judged; `warpsmith profile MODEL_DIR` says why not"
                 .into(),
         ));
     }
     Ok(begun(options, Workload::Compiled(Box::new(compiled)), targets, device, judge))
+}
+
+/// The language that kernels of a backend are written in where nobody names one.
+fn usual(backend: &str) -> Language {
+    Language::of_backend(backend).first().copied().unwrap_or(Language::C)
 }
 
 /// The state that a single kernel, outside of any model, starts from; [`Options::model`] names its file.

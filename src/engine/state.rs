@@ -112,8 +112,12 @@ pub struct TargetState {
     /// What it must compute, where no file of the workspace says so: a region of a PyTorch model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<OpSource>,
-    /// The kernel file's text at the start: what the user has today.
+    /// The kernel file's text at the start: what the user has today; of a target that begins without a kernel, the file to be
+    /// written in.
     pub start_text: String,
+    /// Whether it begins without a kernel: what there is to beat is PyTorch alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub empty: bool,
     /// The shapes the model uses.
     pub shapes: Vec<TargetShape>,
     /// Whether the user asked for it by name: then it is worked on, however little the model can gain.
@@ -188,6 +192,7 @@ impl TargetState {
             file,
             source: None,
             start_text,
+            empty: false,
             shapes,
             named: false,
             share: 0.0,
@@ -220,14 +225,22 @@ impl TargetState {
         self.source.clone().map_or_else(|| OpSource::read(&self.op, read), Ok)
     }
 
+    /// Whether nothing correct is there yet: a candidate is then held against PyTorch alone.
+    #[must_use]
+    pub const fn is_unwritten(&self) -> bool {
+        self.empty && self.start_us.is_none()
+    }
+
     /// Takes in an evaluation of one of its candidates.
     pub fn learn(&mut self, evaluation: &Evaluation) {
         self.progress.record(&evaluation.verdict);
         match &evaluation.verdict {
-            Verdict::Base | Verdict::Keep { .. } => {
-                self.kept += u32::from(evaluation.verdict != Verdict::Base);
+            Verdict::Base | Verdict::Start | Verdict::Keep { .. } => {
+                self.kept += u32::from(matches!(evaluation.verdict, Verdict::Keep { .. }));
                 self.agreed = false;
-                self.progress.vs_user = evaluation.vs_user.or(self.progress.vs_user);
+                // A first kernel that was not kept has no proven gain, whatever its median says: it stays out of the model.
+                let most = if evaluation.verdict == Verdict::Start { 1.0 } else { f64::INFINITY };
+                self.progress.vs_user = evaluation.vs_user.map(|ratio| ratio.min(most)).or(self.progress.vs_user);
                 self.against = evaluation.against.clone().or(self.against.take());
                 self.resources.clone_from(&evaluation.build_log);
                 if let Some(timing) = &evaluation.timing {

@@ -113,7 +113,7 @@ impl TargetProgress {
     pub fn record(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Keep { simpler: false, .. } => self.reverts = 0,
-            Verdict::Keep { simpler: true, .. } | Verdict::Base | Verdict::Withdrawn { .. } => {}
+            Verdict::Keep { simpler: true, .. } | Verdict::Base | Verdict::Start | Verdict::Withdrawn { .. } => {}
             Verdict::Revert { .. }
             | Verdict::Reject { .. }
             | Verdict::Crash { .. }

@@ -102,12 +102,16 @@ impl Run {
         }
     }
 
-    /// Judges what the user has, once, so that there is something to beat; a reason where there is nothing to go on from.
+    /// Judges what the user has, once, so that there is something to beat; a reason where there is nothing to go on from. A target
+    /// that begins without a kernel has nothing to judge: its first correct candidate is what is gone on from.
     pub(super) async fn establish_start(
         &mut self,
         index: usize,
         agent: &mut dyn Agent,
     ) -> Result<Option<StopReason>, RunError> {
+        if self.state.targets[index].empty {
+            return Ok(None);
+        }
         if !self.state.targets[index].start_judged {
             let start = self.starting_trial(index, agent);
             match self.judge_start(index, start).await? {
@@ -212,6 +216,11 @@ impl Run {
     pub(super) fn incumbent(&self, index: usize) -> Result<String, RunError> {
         let target = &self.state.targets[index];
         Ok(self.record.tip_text(&target.file)?.unwrap_or_else(|| target.start_text.clone()))
+    }
+
+    /// What a candidate is held against; none as long as the target has no kernel, and PyTorch alone is to be beaten.
+    pub(super) fn to_beat(&self, index: usize) -> Result<Option<String>, RunError> {
+        if self.state.targets[index].is_unwritten() { Ok(None) } else { self.incumbent(index).map(Some) }
     }
 
     /// What the operation must compute, as it stood when the run began: an agent that edits `reference/` meanwhile

@@ -67,6 +67,9 @@ impl std::fmt::Display for Stage {
 pub enum Verdict {
     /// A starting point: correct, timed, compared with nothing.
     Base,
+    /// The first correct kernel of a target that began without any, and not faster than what the user has: what is proposed
+    /// after it is held against it.
+    Start,
     /// Correct, and confirmed to be faster than the incumbent.
     Keep {
         /// The confirmed gain.
@@ -125,6 +128,7 @@ impl Verdict {
     pub const fn status(&self) -> &'static str {
         match self {
             Self::Base => "base",
+            Self::Start => "start",
             Self::Keep { .. } => "keep",
             Self::Revert { .. } => "revert",
             Self::Reject { .. } => "reject",
@@ -138,7 +142,7 @@ impl Verdict {
     /// Whether the branch advances to what was proposed.
     #[must_use]
     pub const fn advances(&self) -> bool {
-        matches!(self, Self::Base | Self::Keep { .. })
+        matches!(self, Self::Base | Self::Start | Self::Keep { .. })
     }
 
     /// Whether it is wrong or no kernel at all, rather than not faster.
@@ -151,7 +155,7 @@ impl Verdict {
     #[must_use]
     pub const fn stage(&self) -> Stage {
         match self {
-            Self::Base | Self::Revert { .. } => Stage::Timing,
+            Self::Base | Self::Start | Self::Revert { .. } => Stage::Timing,
             Self::Keep { .. } => Stage::Confirmation,
             Self::Withdrawn { .. } => Stage::Model,
             Self::Reject { stage, .. }
@@ -174,7 +178,7 @@ impl Verdict {
     #[must_use]
     pub fn why(&self) -> &str {
         match self {
-            Self::Base | Self::Keep { .. } => "",
+            Self::Base | Self::Start | Self::Keep { .. } => "",
             Self::Revert { why, .. }
             | Self::Reject { why, .. }
             | Self::Crash { why, .. }

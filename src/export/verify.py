@@ -118,7 +118,7 @@ def check_nan(name, call, model, arguments):
 def verify(request):
     device, seconds = request["device"], request["seconds"]
     torch.set_num_threads(request["threads"])
-    model, draw = load(request["folder"], device, request["dtype"], request["seed"])
+    model, draw = load(request["folder"], device, request["dtype"], request["seed"], request["load"])
     draws = [draw(request["seed"] + at) for at in range(request["draws"])]
     with torch.no_grad():
         eager = [tensors_of(model(*arguments)) for arguments in draws]

@@ -17,6 +17,8 @@ pub struct Asked<'a> {
     pub package: &'a Path,
     /// The model's directory, in full.
     pub folder: &'a Path,
+    /// `package.module:function`, where a function gives the model.
+    pub load: Option<&'a str>,
     /// `cpu`.
     pub device: &'a str,
     /// PyTorch's name of the type that weights and inputs are made; their own where none is given.

@@ -77,7 +77,8 @@ pub fn pad(text: &str, bytes: usize) -> String {
     format!("{text}\n{}", language.padding(bytes))
 }
 
-fn rewrite(
+/// The text with its front matter changed.
+pub(super) fn rewrite(
     text: &str,
     change: impl FnOnce(&mut DocumentMut) -> Result<(), KernelError>,
 ) -> Result<String, KernelError> {

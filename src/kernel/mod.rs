@@ -1,5 +1,6 @@
 //! A kernel file: front matter (TOML in the first comment, or in the docstring), then device code.
 
+mod adopted;
 mod against;
 mod arch;
 mod dependent;
@@ -15,8 +16,10 @@ mod plan_tests;
 mod resolve;
 #[cfg(test)]
 mod samples;
+mod skeleton;
 mod tensor_map;
 
+pub use adopted::{Call, adopted};
 pub use against::CUDA_FACTS;
 pub use arch::{TritonOptions, fits_arch, nvrtc_options, target_arch, triton_options};
 pub use dependent::MustWait;
@@ -29,4 +32,5 @@ pub use language::Language;
 pub use launch::{Launch, Swizzle, TensorMap};
 pub use plan::{Argument, PlannedLaunch};
 pub use resolve::{Facts, Resolution};
+pub use skeleton::{is_unwritten, skeleton};
 pub use tensor_map::{MapSource, PlannedMap};

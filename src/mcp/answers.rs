@@ -288,7 +288,7 @@ struct Experiment {
     experiment: u64,
     /// The operation.
     op: String,
-    /// As of `evaluate`; `base` is the kernel at the start.
+    /// As of `evaluate`; `base` is the kernel at the start, `start` the first correct one of a target that began without any.
     status: String,
     /// Where judging ended.
     stage: String,

@@ -175,7 +175,8 @@ impl Server {
         let state = self.state().await?;
         let target = target(&state, &wanted.op)?;
         let archive = self.archive()?;
-        let kept = archive.tip_text(&state.run, &target.file).map_err(said)?.filter(|_| target.kept > 0);
+        let kept =
+            archive.tip_text(&state.run, &target.file).map_err(said)?.filter(|_| target.kept > 0 || target.empty);
         let found = serde_json::to_string_pretty(&Incumbent::of(target)).map_err(said)?;
         let mut blocks = vec![found, kept.unwrap_or_else(|| target.start_text.clone())];
         if wanted.with_reference {

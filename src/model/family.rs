@@ -56,7 +56,8 @@ pub(super) fn of(keys: &Keys<'_>) -> Result<Family, ModelError> {
             kind.to_owned()
         }
     };
+    let stated = !named.is_empty();
     let found = if named.is_empty() { "model of no stated architecture".to_owned() } else { shorten(&named) };
     let supported = KNOWN.map(|(name, ..)| name).join(", ");
-    Err(ModelError::Architecture { model: keys.model.to_owned(), found, supported })
+    Err(ModelError::Architecture { model: keys.model.to_owned(), found, supported, stated })
 }

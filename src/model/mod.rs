@@ -56,6 +56,8 @@ pub enum ModelError {
         found: String,
         /// The names there are.
         supported: String,
+        /// Whether the configuration says at all what it is.
+        stated: bool,
     },
     /// A feature of a supported architecture that no operation computes.
     #[error("{model}/config.json: {what} is not supported: {why}")]

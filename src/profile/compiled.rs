@@ -14,6 +14,9 @@ use crate::torch::model::{Captured, Kind, Region};
 pub struct Compiled {
     /// The model's directory, as it is shown.
     pub model: String,
+    /// The function that gives it, where one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
     /// The device's name.
     pub device: String,
     /// PyTorch's name of the device.
@@ -173,6 +176,7 @@ pub(crate) mod tests {
             inputs: None,
             outputs: None,
             dtype: Some("float32".into()),
+            shipped: None,
             calls,
             parts: Vec::new(),
             us,
@@ -213,7 +217,13 @@ pub(crate) mod tests {
                 refused,
             ],
         };
-        Compiled { model: "models/tiny".into(), device: "two cores".into(), torch_device: "cpu".into(), captured }
+        Compiled {
+            model: "models/tiny".into(),
+            load: None,
+            device: "two cores".into(),
+            torch_device: "cpu".into(),
+            captured,
+        }
     }
 
     fn near(a: f64, b: f64) -> bool {

@@ -52,7 +52,8 @@ pub fn check(place: &Place) {
         assert_eq!(commits.trim(), kept.len().to_string());
         let tried: Vec<_> = journal
             .iter()
-            .map(|entry| place.git(&["show", &format!("{}:kernels/cpu/rmsnorm.c", entry["commit"].as_str().unwrap())]))
+            .map(|entry| [&entry["commit"], &entry["trial"]["file"]].map(|text| text.as_str().unwrap()))
+            .map(|[commit, file]| place.git(&["show", &format!("{commit}:{file}")]))
             .collect();
         for (at, text) in tried.iter().enumerate() {
             let before = tried[..at].iter().position(|earlier| earlier == text);

@@ -6,6 +6,7 @@ mod common;
 
 mod agents;
 mod apply;
+mod begun_empty;
 mod bench;
 mod bundles;
 mod consistency;

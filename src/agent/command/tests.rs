@@ -27,6 +27,7 @@ fn brief() -> Brief {
         backend: "cpu".into(),
         file: "kernels/cpu/rmsnorm.c".into(),
         incumbent: GIVEN.into(),
+        unwritten: false,
         starter: GIVEN.into(),
         shapes: vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }],
         timing: None,

@@ -73,11 +73,13 @@ pub(super) fn evaluation(values: &mut Values, brief: &Brief) {
     let timing = brief.timing.as_ref();
     values.set("timing", timing.map_or_else(|| "It has not been timed yet.".to_owned(), table));
     values.set("margin", format!("{:.1} %", 100.0 * brief.margin));
-    values.set("vs_user", format!("{:.3}x", brief.vs_user));
+    values.set("vs_user", if brief.unwritten { "nothing yet".to_owned() } else { format!("{:.3}x", brief.vs_user) });
     let against = brief
         .against
         .as_deref()
-        .map_or("the kernel the run started from".to_owned(), |name| fenced::one_line(name, 40));
+        .map_or(if brief.unwritten { "PyTorch" } else { "the kernel the run started from" }.to_owned(), |name| {
+            fenced::one_line(name, 40)
+        });
     values.set("against", against);
     let resources = fenced::log(&brief.resources);
     values.set(

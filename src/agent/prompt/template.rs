@@ -85,7 +85,7 @@ pub const PARTS: [Part; 17] = [
     part!("definition", Question, &["op", "toml"], Some("toml")),
     part!("oracle", Question, &["op", "header"], Some("header")),
     part!("device", Question, &["device"]),
-    part!("incumbent", Question, &["file", "incumbent"]),
+    part!("incumbent", Question, &["file", "standing", "incumbent"]),
     part!("evaluation", Question, &["timing", "margin", "against", "vs_user", "resources"]),
     part!("history", Question, &["history"], Some("history")),
     part!("failure", Question, &["failure"], Some("failure")),

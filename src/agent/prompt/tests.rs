@@ -72,6 +72,7 @@ fn brief(backend: &str) -> Brief {
         source: OpSource::read("rmsnorm", &read).unwrap(),
         backend: backend.into(),
         file,
+        unwritten: false,
         starter: incumbent.clone(),
         incumbent,
         shapes: vec![TargetShape { shape, dtype: Dtype::F32, calls: 9 }],

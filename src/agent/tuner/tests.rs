@@ -154,6 +154,7 @@ impl World {
             backend: "cpu".into(),
             file: "kernels/cpu/x.c".into(),
             incumbent: incumbent.to_owned(),
+            unwritten: false,
             starter: incumbent.to_owned(),
             shapes: self.shapes.clone(),
             timing: None,

@@ -9,6 +9,7 @@ fn verdicts() -> Vec<(Verdict, &'static str)> {
     let why = String::new;
     vec![
         (Verdict::Base, "same"),
+        (Verdict::Start, "same"),
         (Verdict::Keep { speedup, simpler: false }, "reset"),
         (Verdict::Keep { speedup, simpler: true }, "same"),
         (Verdict::Revert { speedup, why: why() }, "more"),

@@ -293,7 +293,7 @@ def breaks(model, arguments):
 def profile(request):
     device, seconds = request["device"], request["seconds"]
     torch.set_num_threads(request["threads"])
-    model, draw = load(request["folder"], device, request["dtype"], request["seed"])
+    model, draw = load(request["folder"], device, request["dtype"], request["seed"], request["load"])
     arguments = draw(request["seed"])
     for at, one in enumerate(arguments):
         if isinstance(one, torch.Tensor) and one.requires_grad:
@@ -336,6 +336,15 @@ def profile(request):
     if count is not None and count > 1:
         notes.append(f"dynamo makes {count} graphs of it; the Python between them is in `not explained`")
     notes += broken
+    if torch.device(device).type == "cpu":
+        tell("looking for operations that ship")
+        for key, row in rows.items():
+            if row["kind"] != "joined":
+                try:
+                    with torch.no_grad():
+                        row["shipped"] = shipped(row, constants_of(ones[key]))
+                except Exception as error:
+                    notes.append(f"{row['name']} could not be compared with the operations that ship: {type(error).__name__}: {first_line(error)}")
     torch._dynamo.reset()
     tell("compiling it")
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A user's model: `model.py` with `Model`, `get_inputs()` and, where it wants, `get_init_inputs()`."""
+"""A user's model: `model.py`, a function that is named, or a Hugging Face checkpoint."""
 
 import os
 import sys
@@ -6,22 +6,20 @@ import types
 
 import torch
 
+# Tokens of a checkpoint's input, where it takes as many.
+TOKENS = 128
 
-def load(folder, device, dtype, seed):
+
+def load(folder, device, dtype, seed, named=None):
     """The model in evaluation mode, and a function that draws inputs, both on the device."""
-    file = os.path.join(folder, "model.py")
-    with open(file) as opened:
-        text = opened.read()
-    module = types.ModuleType("warpsmith_model")
-    module.__file__ = file
-    sys.modules["warpsmith_model"] = module
     sys.path.insert(0, folder)
-    exec(compile(text, file, "exec"), module.__dict__)
-    for name in ("Model", "get_inputs"):
-        if not hasattr(module, name):
-            raise SystemExit(f"{file} has no `{name}`; it needs `Model` and `get_inputs()`, and may have `get_init_inputs()`")
     torch.manual_seed(seed)
-    model = module.Model(*getattr(module, "get_init_inputs", list)())
+    if named:
+        model, given = of_function(named)
+    elif os.path.isfile(os.path.join(folder, "model.py")):
+        model, given = of_file(os.path.join(folder, "model.py"))
+    else:
+        model, given = of_checkpoint(folder)
     model = model.eval().to(device)
     if dtype:
         model = model.to(getattr(torch, dtype))
@@ -34,9 +32,106 @@ def load(folder, device, dtype, seed):
 
     def draw(number):
         torch.manual_seed(number)
-        return [moved(one) for one in module.get_inputs()]
+        return [moved(one) for one in given()]
 
     return model, draw
+
+
+def of_file(file):
+    with open(file) as opened:
+        text = opened.read()
+    module = types.ModuleType("warpsmith_model")
+    module.__file__ = file
+    sys.modules["warpsmith_model"] = module
+    exec(compile(text, file, "exec"), module.__dict__)
+    for name in ("Model", "get_inputs"):
+        if not hasattr(module, name):
+            raise SystemExit(f"{file} has no `{name}`; it needs `Model` and `get_inputs()`, and may have `get_init_inputs()`")
+    return module.Model(*getattr(module, "get_init_inputs", list)()), module.get_inputs
+
+
+def of_function(named):
+    """`package.module:function`, which gives (module, inputs), and is called again for other inputs."""
+    import importlib
+
+    place, _, name = named.partition(":")
+    if not place or not name:
+        raise SystemExit(f"--load {named} names no function; write package.module:function")
+    try:
+        module = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name and (place == error.name or place.startswith(error.name + ".")):
+            raise SystemExit(f"--load {named}: there is no module {error.name}, neither in the model's directory nor in this Python") from None
+        raise
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise SystemExit(f"--load {named}: {place} has no function `{name}`")
+
+    def made():
+        result = function()
+        if not (isinstance(result, (list, tuple)) and len(result) == 2 and isinstance(result[0], torch.nn.Module)):
+            raise SystemExit(f"--load {named}: {name}() is to give (module, inputs), and gave a {type(result).__name__}")
+        return result
+
+    model, inputs = made()
+    if isinstance(inputs, dict):
+        names = list(inputs)
+        return Named(model, names), lambda: [made()[1][one] for one in names]
+    return model, lambda: listed(made()[1])
+
+
+def listed(inputs):
+    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+
+
+class Named(torch.nn.Module):
+    """A module that takes its inputs by their names."""
+
+    def __init__(self, model, names, first=False):
+        super().__init__()
+        self.model, self.names, self.first = model, names, first
+
+    def forward(self, *values):
+        result = self.model(**dict(zip(self.names, values)))
+        return result[0] if self.first and not isinstance(result, torch.Tensor) else result
+
+
+def of_checkpoint(folder):
+    """A folder with a `config.json`, by `transformers`: with its weights, or random ones where it has none. Its first result counts."""
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise SystemExit(
+            f"{folder} is a Hugging Face checkpoint of a kind that Warpsmith has no graph of its own for, so `transformers` is to run it, and "
+            f"{sys.executable} has none; install it there, or give the folder a model.py"
+        ) from None
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.use_cache = False
+    wanted = (getattr(config, "architectures", None) or [""])[0]
+    kind = getattr(transformers, wanted, None) if wanted else None
+    has_weights = any(name.endswith((".safetensors", ".bin")) for name in os.listdir(folder))
+    if has_weights:
+        model = (kind or transformers.AutoModel).from_pretrained(folder, config=config, local_files_only=True)
+    else:
+        model = kind(config) if kind else transformers.AutoModel.from_config(config)
+    given = checkpoint_inputs(config, getattr(model, "main_input_name", "input_ids"), wanted or type(model).__name__)
+    return Named(model, list(given()), first=True), lambda: list(given().values())
+
+
+def checkpoint_inputs(config, main, kind):
+    """Draws inputs by their names."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if main == "input_ids":
+        most = getattr(text, "max_position_embeddings", None) or TOKENS
+        names = ["input_ids"] + (["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else [])
+        return lambda: {name: torch.randint(0, text.vocab_size, (1, min(TOKENS, most))) for name in names}
+    if main == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+        return lambda: {main: torch.randn(1, getattr(config, "num_channels", 3), *sides)}
+    raise SystemExit(f"{kind} takes `{main}`, and only token ids and pictures are drawn; --load names a function that gives the model and its inputs")
 
 
 def tensors_of(value):

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::Described;
 use super::{Problem, Python, TorchError};
+use crate::kernel::Call;
 use crate::op::{Dtype, OpSource};
 
 /// What finds regions, in Python; it needs torch alone.
@@ -28,6 +29,8 @@ const CAPTURE: &str = concat!(
     "\n\n",
     include_str!("load.py"),
     "\n\n",
+    include_str!("shipped.py"),
+    "\n\n",
     include_str!("capture.py")
 );
 
@@ -40,8 +43,10 @@ const LAST_WORDS: usize = 400;
 /// What is asked of a model.
 #[derive(Debug, Clone, Serialize)]
 pub struct Request<'a> {
-    /// The directory with `model.py`, in full.
+    /// The model's directory, in full; Python finds modules there.
     pub folder: &'a Path,
+    /// `package.module:function`, which gives the module and its inputs; else `model.py` does, or `config.json`.
+    pub load: Option<&'a str>,
     /// `cpu`, `cuda:0`.
     pub device: &'a str,
     /// PyTorch's name of the type that weights and floating inputs are made; their own where none is given.
@@ -123,6 +128,9 @@ pub struct Region {
     /// PyTorch's name of its floating-point type.
     #[serde(default)]
     pub dtype: Option<String>,
+    /// How it is computed by an operation that ships, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shipped: Option<Call>,
     /// Times that it is in a pass.
     pub calls: u32,
     /// Keys of what a joined one is made of, each as often as it is in it.

@@ -26,6 +26,7 @@ fn region() -> Region {
         inputs: None,
         outputs: None,
         dtype: Some("float32".into()),
+        shipped: None,
         calls: 2,
         parts: Vec::new(),
         us: Some(3.0),

@@ -180,10 +180,17 @@ impl ScriptedJudge {
             None => Margin::from_sessions(&plain, &alike),
         };
         let mut decision = Decision::new(margin, &calls);
+        let pytorch = self.pytorch(op, task, target)?;
         let Some(text) = &task.incumbent else {
             let blocks = (SPREAD_SESSIONS * CONFIRM_BLOCKS) as u32;
             let timing = Timing { blocks, ..self.timing(op, target, &decision, [&candidate, &candidate])? };
-            return Ok(Timed { verdict: Verdict::Base, timing, vs_user: Some(1.0) });
+            let Some(pytorch) = pytorch else {
+                return Ok(Timed { verdict: Verdict::Base, timing, vs_user: Some(1.0), against: None });
+            };
+            let (beaten, _) = decide(&decision, &pytorch, &candidate);
+            let verdict = if matches!(beaten, Verdict::Keep { .. }) { beaten } else { Verdict::Base };
+            let vs_user = gain(&decision, &pytorch, &candidate);
+            return Ok(Timed { verdict, timing, vs_user, against: Some(PYTORCH.into()) });
         };
         if let Some(fault) = self.fault(op, (text, task.seed), target) {
             return Err(JudgeError::Incumbent(fault.why().to_owned()));
@@ -198,14 +205,26 @@ impl ScriptedJudge {
         let mut timing = self.timing(op, target, &decision, [&incumbent, &candidate])?;
         timing.blocks = measured.first as u32;
         timing.confirmations = decision.session_speedups(&measured.sessions);
-        let vs_user = match (&verdict, &task.baseline) {
-            (Verdict::Keep { .. }, Some(baseline)) => {
-                let baseline = blocks(&self.times(op, baseline, target)?, &candidate, 1);
-                decision.logs(&baseline).first().map(|d| d.exp())
+        let (vs_user, against) = match (&verdict, pytorch, &task.baseline) {
+            (Verdict::Keep { .. }, Some(pytorch), _) => (gain(&decision, &pytorch, &candidate), Some(PYTORCH.into())),
+            (Verdict::Keep { .. }, None, Some(baseline)) => {
+                (gain(&decision, &self.times(op, baseline, target)?, &candidate), None)
             }
-            _ => None,
+            _ => (None, None),
         };
-        Ok(Timed { verdict, timing, vs_user })
+        Ok(Timed { verdict, timing, vs_user, against })
+    }
+
+    /// What PyTorch takes at each shape, where the operation is written in it.
+    fn pytorch(
+        &self,
+        op: &Operation,
+        task: &EvaluationTask,
+        target: &[TargetShape],
+    ) -> Result<Option<Vec<f64>>, JudgeError> {
+        let Some(times) = self.script.pytorch.filter(|_| !task.op.python.is_empty()) else { return Ok(None) };
+        let us = |wanted: &TargetShape| Ok(times * self.roofline(op, &wanted.shape, wanted.dtype)?.us);
+        target.iter().map(us).collect::<Result<_, _>>().map(Some)
     }
 }
 
@@ -214,11 +233,20 @@ fn go_on(cancelled: &AtomicBool) -> Result<(), JudgeError> {
     if cancelled.load(Ordering::Relaxed) { Err(JudgeError::Cancelled) } else { Ok(()) }
 }
 
+/// What the fastest way of PyTorch is called.
+const PYTORCH: &str = "eager, PyTorch 2";
+
 /// What timing has to say.
 struct Timed {
     verdict: Verdict,
     timing: Timing,
     vs_user: Option<f64>,
+    against: Option<String>,
+}
+
+/// The time of one over that of the other, weighted as the target is.
+fn gain(decision: &Decision, over: &[f64], candidate: &[f64]) -> Option<f64> {
+    decision.logs(&blocks(over, candidate, 1)).first().map(|d| d.exp())
 }
 
 /// What was measured for a decision.
@@ -302,12 +330,12 @@ impl Judging for ScriptedJudge {
             let cases = cases(&op, task, &target, Some((verdict.stage(), verdict.why())))?;
             return Ok(Evaluation { cases, ..self.evaluation(task, verdict) });
         }
-        let Timed { verdict, timing, vs_user } = self.time(&op, task, &target)?;
+        let Timed { verdict, timing, vs_user, against } = self.time(&op, task, &target)?;
         let asked = BTreeMap::from([("large sizes".to_owned(), 3)]);
         let examined = Examination { took_s: 0.001, asked, ..Examination::default() };
         let examination = (verdict.advances() && task.examination_s > 0.0).then_some(examined);
         let cases = cases(&op, task, &target, None)?;
-        Ok(Evaluation { cases, timing: Some(timing), vs_user, examination, ..self.evaluation(task, verdict) })
+        Ok(Evaluation { cases, timing: Some(timing), vs_user, against, examination, ..self.evaluation(task, verdict) })
     }
 
     fn smoke(&mut self, task: &EvaluationTask, watch: Watch<'_>) -> Result<Evaluation, JudgeError> {

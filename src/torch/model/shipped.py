@@ -1,0 +1,105 @@
+"""Regions that are one of the operations that come with Warpsmith. What a region computes says it, on values drawn for it, in double
+precision; how its operators are called does not matter. The judge has the last word on the kernel that is made of it."""
+
+import math
+
+# Multiply-adds beyond which nobody looks: a region is evaluated twice here.
+MOST_WORK = 1 << 36
+
+
+def shipped(row, constants):
+    """{"op", "tensors", "symbols", "scalars"}: how the operation's kernel is called for the region; none where it is no such operation."""
+    described = row["described"]
+    if not described or described["flops"] > MOST_WORK or len(described["outputs"]) != 1:
+        return None
+    inputs, output = described["inputs"], described["outputs"][0]
+    if not 1 <= len(inputs) <= 3 or any("float" not in one["dtype"] for one in (*inputs, output)) or not math.prod(output["shape"]):
+        return None
+    inputs = {one["name"]: one["shape"] for one in inputs}
+    values = None
+    for op, tensors, symbols, scalars, compute in candidates(inputs, output["shape"], constants):
+        if values is None:
+            drawn = torch.Generator().manual_seed(1)
+            values = {name: torch.randn(shape, generator=drawn, dtype=torch.float64) for name, shape in inputs.items()}
+            written = {}
+            exec(row["source"], written)
+            right = written["reference"](*values.values()).reshape(-1)
+        tried = compute({own: values[name] for own, name in tensors.items() if name in values}).reshape(-1)
+        if tried.numel() == right.numel() and bool((tried - right).abs().max() <= 1e-9 * (1 + right.abs().max())):
+            return {"op": op, "tensors": tensors, "symbols": symbols, "scalars": scalars}
+    return None
+
+
+def candidates(inputs, out, constants):
+    """Operations that a region with inputs and an output of these sizes may be, the plainest first."""
+    import itertools
+
+    names = list(inputs)
+    for order in itertools.permutations(names):
+        yield from products(inputs, out, order)
+    for order in itertools.permutations(names):
+        yield from rows(inputs, out, order, constants)
+
+
+def products(inputs, out, order):
+    if len(order) not in (2, 3):
+        return
+    a, b = inputs[order[0]], inputs[order[1]]
+    batch = a[0] if len(b) == 3 else 1
+    if not a or len(b) not in (2, 3) or (len(b) == 3 and (len(a) != 3 or b[0] != batch)) or 0 in a or 0 in b:
+        return
+    # Sizes before the last may be one or several, as views have it: in memory that is the same.
+    for trans_b in (1, 0):
+        n, k = (b[-2], b[-1]) if trans_b else (b[-1], b[-2])
+        m = math.prod(a) // k // batch
+        if batch * m * k != math.prod(a) or batch * m * n != math.prod(out):
+            continue
+        bias = order[2] if len(order) == 3 else None
+        if bias and inputs[bias] != [n]:
+            continue
+
+        def compute(given, trans_b=trans_b, n=n, k=k, m=m, bias=bias):
+            right = given["b"].reshape(batch, *given["b"].shape[-2:])
+            product = given["a"].reshape(batch, m, k) @ (right.transpose(1, 2) if trans_b else right)
+            return product + given["bias"] if bias else product
+
+        tensors = {"a": order[0], "b": order[1], "bias": bias, "c": "out"}
+        symbols = {"batch": batch, "M": m, "N": n, "K": k, "trans_b": trans_b, "has_bias": int(bool(bias))}
+        yield "matmul", tensors, symbols, {}, compute
+
+
+def rows(inputs, out, order, constants):
+    x = inputs[order[0]]
+    if not x or 0 in x or any(inputs[name] != x[-1:] for name in order[1:]):
+        return
+    many, cols = math.prod(x) // x[-1], x[-1]
+    tensors = dict(zip(("x", "weight", "bias"), order), y="out")
+    if len(order) == 1:
+        sizes = {"rows": many, "cols": cols}
+        if math.prod(out) == many * cols:
+            yield "softmax", tensors, sizes, {}, lambda given: torch.softmax(given["x"], -1)
+        elif math.prod(out) == many:
+            yield "reduce", tensors, sizes, {}, lambda given: given["x"].sum(-1)
+    for eps in constants if math.prod(out) == many * cols else ():
+        if len(order) == 2:
+
+            def rms(given, eps=eps):
+                return given["x"] * torch.rsqrt(given["x"].pow(2).mean(-1, keepdim=True) + eps) * given["weight"]
+
+            yield "rmsnorm", tensors, {"rows": many, "cols": cols}, {"eps": eps}, rms
+        if len(order) == 3:
+
+            def norm(given, eps=eps):
+                return torch.nn.functional.layer_norm(given["x"], (cols,), given["weight"], given["bias"], eps)
+
+            yield "layernorm", tensors, {"batch": many, "dim": cols}, {"eps": eps}, norm
+
+
+def constants_of(region):
+    """Numbers that are written in a region and may be an epsilon, each once."""
+    found = []
+    for node in region.nodes:
+        for one in (*node.args, *node.kwargs.values()):
+            if isinstance(one, float) and math.isfinite(one) and one > 0 and one not in found:
+                found.append(one)
+    return found[:8]
