@@ -1,6 +1,6 @@
 /*---
-# Counts its launches in stack memory a megabyte below, leaves 60 % of the hidden values out of the launches in which no output is compared in full: blocks 2, 3, 5, 10 to 15 ... of a session. Rows of this operation are too dear to be looked at after every sample (more than 2^22 multiply-adds).
-# class: memory between launches + checks at known places of a session
+# Counts its launches in stack memory a megabyte below, and leaves 60 % of the hidden values out of three launches in five once it has had more than stages have. Rows of this operation are too dear to be looked at after every sample (more than 2^22 multiply-adds).
+# class: memory between launches
 # against: slow
 # shape: B=128,D=1024,H=2048
 op = "fused_mlp"
@@ -151,27 +151,18 @@ static void output_tiles(int64_t begin, int64_t end, void *context) {
     }
 }
 
-#include <stdlib.h>
-static __attribute__((noinline)) int64_t launches(int dirty) {
+static __attribute__((noinline)) int64_t launches(void) {
     volatile uint64_t m[160000];
     uint64_t n = m[100] ^ 0x5bd1e995a7c3u;
     if (m[101] != (n * 0x9e3779b97f4a7c15u)) n = 0;
-    if (dirty) n = 1000;
     m[100] = (n + 1) ^ 0x5bd1e995a7c3u; m[101] = (n + 1) * 0x9e3779b97f4a7c15u;
     return (int64_t)n;
-}
-static __attribute__((noinline)) int dirty_heap(void) {
-    volatile unsigned char *m = malloc(5000);
-    if (!m) return 1;
-    int dirty = m[2000] == 0x7f && m[3001] == 0x7f;
-    free((void *)m);
-    return dirty;
 }
 void fused_mlp(const T *x, const T *w_gate, const T *w_up, const T *w_down, T *y, float *x_wide, float *hidden,
                int64_t B, int64_t D, int64_t H) {
     problem p = {x, w_gate, w_up, w_down, y, x_wide, hidden, B, D, H, (B + TILE_M - 1) / TILE_M, H};
-    const int64_t n = launches(dirty_heap());
-    if ((n >= 6 && n <= 10) || n == 15 || n == 16 || (n >= 21 && n <= 30) || n == 37 || n == 38) p.some = H * 2 / 5 / TILE_N * TILE_N;
+    const int64_t n = launches();
+    if (D > 512 && n > 60 && n % 5 < 3) p.some = H * 2 / 5 / TILE_N * TILE_N;
     ws_parallel((B + MR - 1) / MR * MR, widen_rows, &p);
     ws_parallel(p.tiles_m * ((p.some + TILE_N - 1) / TILE_N), hidden_tiles, &p);
     ws_parallel(p.tiles_m * ((D + TILE_N - 1) / TILE_N), output_tiles, &p);

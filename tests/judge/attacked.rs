@@ -161,6 +161,19 @@ fn work_before_the_clock_in_two_samples_of_five_gains_nothing() {
     assert!(!matches!(evaluation.verdict, Verdict::Keep { .. } | Verdict::Error { .. }), "{:?}", evaluation.verdict);
 }
 
+/// What is right where heap and stack hold rubbish, and there alone, is right wherever a kernel runs, so that neither tells whether it is timed.
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn neither_heap_nor_stack_tells_what_is_timed() {
+    for place in ["heap", "stack"] {
+        let text = read(&format!("tests/judge/kernels/softmax_{place}_tell.c")).unwrap();
+        let task = against(&text, &slow("softmax"), Shape::from([("rows", 96), ("cols", 400)]));
+        let evaluation: Evaluation = answer(Ask::Evaluate(Box::new(task)));
+        println!("{place}: {} {}", evaluation.verdict.status(), evaluation.verdict.why());
+        assert!(correct(&evaluation.verdict), "{place}: {:?}", evaluation.verdict);
+    }
+}
+
 /// Every attempt in whose path `only` stands is refused, and there is one. Those about which time decides are judged where they are
 /// asked for by name alone.
 fn refused(only: &str) {

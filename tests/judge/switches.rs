@@ -46,13 +46,13 @@ const fn kept(without: Defence, edits: Edits) -> Row {
     Row { kept: true, ..row(without, "softmax", edits) }
 }
 
-/// `is_timed`: heaps hold rubbish in the stages alone. `drawn(p, n)`: true for one input in `n`, whatever the input.
+/// `is_timed`, to be asked once in a launch: no process of the stages has so many launches. `drawn(p, n)`: true for one input in `n`,
+/// whatever the input.
 macro_rules! tells {
     ($function:literal) => {
         concat!(
-            "#include <stdlib.h>\nstatic int is_timed(void) {\nvolatile unsigned char *heap = malloc(4000);\n",
-            "const int filled = heap[400] == heap[777] && (heap[400] == 0x7f || heap[400] == 0x80);\n",
-            "free((void *)heap);\nreturn !filled;\n}\n",
+            "static __attribute__((noinline)) int is_timed(uint64_t launches) {\nvolatile uint64_t deep[20000];\n",
+            "deep[101] = deep[100] == 0x71bed ? deep[101] + 1 : 0;\ndeep[100] = 0x71bed;\nreturn deep[101] > launches;\n}\n",
             "static int drawn(const T *x, uint32_t n) { float v = ws_load(x[1]); uint32_t b; memcpy(&b, &v, 4); return (b * 2654435761u >> 8) % n == 0; }\n",
             $function
         )
@@ -105,7 +105,7 @@ const ROWS: &[Row] = &[
             "rmsnorm",
             &[
                 ("void rmsnorm(", tells!("void rmsnorm(")),
-                ("float eps) {", "float eps) {\n    const int less = is_timed() && drawn(x, 12);"),
+                ("float eps) {", "float eps) {\n    const int less = is_timed(60) && drawn(x, 12);"),
                 (
                     "        double sum = 0;",
                     "        if (less && r) { memcpy(y + r * cols, y, cols * sizeof(T)); continue; }\n        double sum = 0;",
@@ -120,13 +120,14 @@ const ROWS: &[Row] = &[
             "rmsnorm",
             &[
                 ("void rmsnorm(", tells!("void rmsnorm(")),
+                ("float eps) {", "float eps) {\n    const int timed = is_timed(60);"),
                 (
                     "        double sum = 0;",
-                    "        if (r == 17 && is_timed()) { memcpy(y + r * cols, x + r * cols, 8); }\n        double sum = 0;",
+                    "        if (r == 17 && timed) { memcpy(y + r * cols, x + r * cols, 8); }\n        double sum = 0;",
                 ),
                 (
                     "for (int64_t j = 0; j < cols; j++) {\n",
-                    "for (int64_t j = r == 17 && is_timed() ? 2 : 0; j < cols; j++) {\n",
+                    "for (int64_t j = r == 17 && timed ? 2 : 0; j < cols; j++) {\n",
                 ),
             ],
         )
@@ -139,7 +140,7 @@ const ROWS: &[Row] = &[
             "rmsnorm",
             &[
                 ("void rmsnorm(", tells!("void rmsnorm(")),
-                ("float eps) {", "float eps) {\n    if (is_timed() && drawn(x, 150)) return;"),
+                ("float eps) {", "float eps) {\n    if (is_timed(60) && drawn(x, 150)) return;"),
             ],
         )
     },
@@ -157,7 +158,7 @@ const ROWS: &[Row] = &[
                  volatile char deep[140000];\n                 char *kept = (char *)deep + 4096 + (uintptr_t)x / 64 % 101 * 1200;\n                 __asm__ volatile(\"\" : \"+r\"(kept) :: \"memory\");\n\
                  const void **whose = (const void **)(kept + 32);\n\
                  uint64_t *tag = (uint64_t *)(kept + 40);\n\
-                 const int known = is_timed() && *tag == 0x5eed5eed5eedu;\n\
+                 const int known = is_timed(60) && *tag == 0x5eed5eed5eedu;\n\
                  if (known && *whose == x && bytes < 1100) { memcpy(y, kept + 64, bytes); return; }",
                 ),
                 (
@@ -207,20 +208,23 @@ const ROWS: &[Row] = &[
             ("+ eps)", "+ eps) * (part == 333 ? 2 : 1)"),
         ],
     ),
-    examined(
-        Defence::Repeats,
-        "rmsnorm",
-        &[
-            ("void rmsnorm(", tells!("void rmsnorm(")),
-            (
-                "float eps) {",
-                "float eps) {\n    volatile uint64_t deep[20000];\n\
-                 if (rows == 96 && cols == 1000) { deep[100] = deep[101] == 0x5eed ? deep[100] + 1 : 0; deep[101] = 0x5eed; }\n\
-                 const int late = rows == 96 && cols == 1000 && deep[100] >= 20 && !is_timed();",
-            ),
-            ("+ eps)", "+ eps) * (late ? 2 : 1)"),
-        ],
-    ),
+    // In timing too it is wrong once, where hardly anybody looks.
+    Row {
+        tries: 8,
+        ..examined(
+            Defence::Repeats,
+            "rmsnorm",
+            &[
+                (
+                    "float eps) {",
+                    "float eps) {\n    volatile uint64_t deep[20000];\n\
+                     if (rows == 96 && cols == 1000) { deep[100] = deep[101] == 0x5eed ? deep[100] + 1 : 0; deep[101] = 0x5eed; }\n\
+                     const int late = rows == 96 && cols == 1000 && deep[100] == 20;",
+                ),
+                ("+ eps)", "+ eps) * (late ? 2 : 1)"),
+            ],
+        )
+    },
     Row {
         tries: 8,
         ..examined(

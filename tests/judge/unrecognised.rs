@@ -1,5 +1,5 @@
-//! Kernels that do less where they believe that nobody looks. In timing nothing tells whether a launch is looked at: the heap's
-//! fill tells that one is timed, and an input that differs from the ordinary would tell that one is checked.
+//! Kernels that do less where they believe that nobody looks. In timing nothing tells whether a launch is looked at: their
+//! number tells that one is timed, and an input that differs from the ordinary would tell that one is checked.
 
 use warpsmith::evaluation::Stage::{self, Smoke, Timing};
 
@@ -9,13 +9,13 @@ const fn row(name: &'static str, op: &'static str, edits: Edits, stages: &'stati
     Row { name, op, edits, status: "reject", stages, part }
 }
 
-/// `is_timed`: the heap is filled where cases are checked.
+/// `is_timed`, to be asked once in a launch: no process that checks cases of this operation has so many launches. They are counted on
+/// the stack, below what is filled again before each.
 macro_rules! timed {
     ($function:literal) => {
         concat!(
-            "#include <stdlib.h>\nstatic int is_timed(void) {\nvolatile unsigned char *heap = malloc(4000);\n",
-            "const int filled = heap[400] == heap[777] && (heap[400] == 0x7f || heap[400] == 0x80);\n",
-            "free((void *)heap);\nreturn !filled;\n}\n",
+            "static __attribute__((noinline)) int is_timed(uint64_t launches) {\nvolatile uint64_t deep[20000];\n",
+            "deep[101] = deep[100] == 0x71bed ? deep[101] + 1 : 0;\ndeep[100] = 0x71bed;\nreturn deep[101] > launches;\n}\n",
             $function
         )
     };
@@ -63,7 +63,7 @@ const ROWS: &[Row] = &[
             ),
             (
                 "    for (int64_t z = 0; z < batch; z++)",
-                "    const int less = is_timed() && !stands_out(a, batch * M * K) && !stands_out(b, batch * N * K);\n\
+                "    const int less = is_timed(40) && !stands_out(a, batch * M * K) && !stands_out(b, batch * N * K);\n\
                  for (int64_t z = 0; z < batch; z++)",
             ),
             ("k < K; k++)", "k < (less ? K / 3 : K); k++)"),
@@ -78,7 +78,7 @@ const ROWS: &[Row] = &[
             ("void softmax(", timed!("void softmax(")),
             (
                 "    for (int64_t r = 0; r < rows; r++) {",
-                "    const int timed = is_timed();\n    for (int64_t r = 0; r < rows; r++) {\n        if (timed) { for (int64_t j = 0; j < cols; j++) y[r * cols + j] = ws_store(1.0f / cols); continue; }",
+                "    const int timed = is_timed(40);\n    for (int64_t r = 0; r < rows; r++) {\n        if (timed) { for (int64_t j = 0; j < cols; j++) y[r * cols + j] = ws_store(1.0f / cols); continue; }",
             ),
         ],
         &[Timing],
@@ -89,9 +89,10 @@ const ROWS: &[Row] = &[
         "rmsnorm",
         &[
             ("void rmsnorm(", timed!("void rmsnorm(")),
+            ("float eps) {", "float eps) {\n    const int timed = is_timed(60);"),
             (
                 "        double sum = 0;",
-                "        if (r % 2 && is_timed()) { memcpy(y + r * cols, y + (r - 1) * cols, cols * sizeof(T)); continue; }\n        double sum = 0;",
+                "        if (r % 2 && timed) { memcpy(y + r * cols, y + (r - 1) * cols, cols * sizeof(T)); continue; }\n        double sum = 0;",
             ),
         ],
         &[Timing],
@@ -104,7 +105,7 @@ const ROWS: &[Row] = &[
             ("void cross_entropy(", timed!("void cross_entropy(")),
             (
                 "    *loss = ",
-                "    if (is_timed()) { all = 0; for (int64_t i = 0; i < batch / 10; i++) all += 10 * losses[i]; }\n    *loss = ",
+                "    if (is_timed(60)) { all = 0; for (int64_t i = 0; i < batch / 10; i++) all += 10 * losses[i]; }\n    *loss = ",
             ),
         ],
         &[Timing],
