@@ -85,7 +85,7 @@ fn the_first_correct_kernel_is_a_keep_where_it_beats_pytorch_and_else_where_the_
     for (bodies, wanted) in cases {
         let (place, statuses) = decided(bodies);
         assert_eq!(statuses, wanted, "{bodies:?}");
-        let last = bodies.iter().zip(wanted).filter(|(_, status)| ["start", "keep"].contains(*status)).last();
+        let last = bodies.iter().zip(wanted).rfind(|(_, status)| ["start", "keep"].contains(*status));
         let there = last.map_or_else(|| place.read(KERNEL), |(body, _)| kernel(body));
         assert_eq!(tip(&place), there, "{bodies:?}");
     }

@@ -54,6 +54,7 @@ pub fn brief(incumbent: &str) -> Brief {
         vs_user: 1.0,
         against: None,
         share: Some(0.5),
+        unwritten: false,
         device: device(),
         margin: 0.01,
         history: Vec::new(),
