@@ -15,6 +15,8 @@ const NEWEST: ABI = ABI::V6;
 #[derive(Debug)]
 pub struct FileWall {
     rules: RulesetCreated,
+    /// Whether a process may write what `/proc` has of its own threads.
+    own_threads: bool,
 }
 
 impl FileWall {
@@ -36,7 +38,14 @@ impl FileWall {
                 }
             }
         }
-        Ok(Self { rules })
+        Ok(Self { rules, own_threads: false })
+    }
+
+    /// The process that enters may write the files that `/proc` has of its own threads: CUDA's driver names its threads there, and does not start
+    /// where it cannot.
+    #[must_use]
+    pub fn with_own_threads(self) -> Self {
+        Self { own_threads: true, ..self }
     }
 
     /// Confines the calling thread, and what it starts, for good.
@@ -44,7 +53,13 @@ impl FileWall {
     /// # Errors
     /// The kernel refuses.
     pub fn enter(self) -> Result<(), RulesetError> {
-        self.rules.restrict_self().map(|_| ())
+        let mut rules = self.rules;
+        if self.own_threads
+            && let Ok(own) = PathFd::new("/proc/self/task")
+        {
+            rules = rules.add_rule(PathBeneath::new(own, AccessFs::WriteFile))?;
+        }
+        rules.restrict_self().map(|_| ())
     }
 }
 
@@ -53,7 +68,7 @@ impl FileWall {
 /// # Errors
 /// The kernel refuses; a kernel that does not know Landlock is not an error.
 pub fn confine_to_nothing() -> Result<(), RulesetError> {
-    FileWall { rules: empty()? }.enter()
+    FileWall { rules: empty()?, own_threads: false }.enter()
 }
 
 fn empty() -> Result<RulesetCreated, RulesetError> {

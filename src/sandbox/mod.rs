@@ -29,5 +29,6 @@ pub use protections::{Protection, protections};
 pub use source::{C_HEADERS, check_c};
 pub use source_cuda::check_cuda;
 pub use syscalls::{
-    Origins, SyscallError, install_on_all_threads, install_on_this_thread, kernel_filter, offline_filter, single_filter,
+    Origins, SyscallError, install_on_all_threads, install_on_this_thread, kernel_filter, offline_filter,
+    offline_gpu_filter, single_filter,
 };

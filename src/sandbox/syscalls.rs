@@ -208,28 +208,44 @@ fn halves(range: &Range<u64>) -> Vec<Range<u64>> {
 /// # Errors
 /// An architecture the filter is not written for.
 pub fn offline_filter() -> Result<BpfProgram, SyscallError> {
-    let rules = [
-        libc::SYS_socket,
-        libc::SYS_socketpair,
-        libc::SYS_connect,
-        libc::SYS_bind,
-        libc::SYS_ptrace,
-        libc::SYS_process_vm_readv,
-        libc::SYS_process_vm_writev,
-        libc::SYS_io_uring_setup,
-        libc::SYS_bpf,
-        libc::SYS_perf_event_open,
-        libc::SYS_keyctl,
-        libc::SYS_mount,
-        libc::SYS_unshare,
-        libc::SYS_setns,
-        libc::SYS_pidfd_getfd,
-    ]
-    .into_iter()
-    .map(|call| (call, Vec::new()))
-    .collect();
+    let rules = OFFLINE.iter().chain(&SOCKETS).map(|call| (*call, Vec::new())).collect();
     build(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))
 }
+
+/// The same for a process that uses a GPU: CUDA's driver does not start unless it can make a Unix socket and bind it, for itself. Nothing can be
+/// connected to, and a socket that sends without being connected cannot be made.
+///
+/// # Errors
+/// An architecture the filter is not written for.
+pub fn offline_gpu_filter() -> Result<BpfProgram, SyscallError> {
+    let other = SeccompCondition::new(0, Len::Dword, Op::Ne, libc::AF_UNIX as u64)?;
+    let kind = |kind: i32| masked(1, SOCKET_KIND, kind);
+    let sockets = vec![when(vec![other])?, when(vec![kind(libc::SOCK_DGRAM)?])?, when(vec![kind(libc::SOCK_RAW)?])?];
+    let mut rules: Rules = OFFLINE.iter().map(|call| (*call, Vec::new())).collect();
+    rules.insert(libc::SYS_socket, sockets);
+    build(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))
+}
+
+/// What no confined process needs: the network, other processes, and what changes the system.
+const OFFLINE: [libc::c_long; 13] = [
+    libc::SYS_socketpair,
+    libc::SYS_connect,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_io_uring_setup,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_pidfd_getfd,
+];
+/// How sockets come to be.
+const SOCKETS: [libc::c_long; 2] = [libc::SYS_socket, libc::SYS_bind];
+/// What of a socket's type is its kind (`SOCK_TYPE_MASK` in the kernel's `net.h`); the rest are flags.
+const SOCKET_KIND: i32 = 0xf;
 
 /// For a process that stays one: it starts threads and no other process, and signals nobody. Two filters, each to be installed.
 ///

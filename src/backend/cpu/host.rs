@@ -24,7 +24,7 @@ use super::compile::Image;
 use super::control::{self, Header, note, wake};
 use super::fault::crash;
 use super::outside::Account;
-use super::rest::Threads;
+use super::rest::{SLICE, Threads, counted};
 use crate::backend::{Call, Fault, Outside, Region};
 use crate::defence::Defence;
 #[cfg(feature = "weakened")]
@@ -33,6 +33,8 @@ use crate::rng::secret_seed;
 
 /// How long the child may take to start or to get ready: it only loads images and maps memory.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How many times as long as it may take the child may take where its threads wait for cores.
+const LONGER: u32 = 10;
 
 /// What the child may have.
 #[derive(Debug, Clone)]
@@ -311,16 +313,31 @@ impl Host {
         String::from_utf8_lossy(bytes).into_owned()
     }
 
-    /// The next word and when it came; `None` where none comes in time.
+    /// The next word and when it came; `None` where none comes in time. What its threads wait for a core is not of that time, up to
+    /// [`LONGER`] times as long.
     fn heard(&mut self, timeout: Duration) -> Result<Option<(u64, Instant)>, Fault> {
-        let deadline = Instant::now() + timeout;
+        let (mut left, mut looks, mut waited) = (timeout, 0, None);
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let wait = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
-            let polled = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&wait));
+            let wait = left.min(SLICE);
+            let before = Instant::now();
+            let time = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos() as _ };
+            let polled = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&time));
             let now = Instant::now();
             match polled {
-                Ok(0) => return Ok(None),
+                Ok(0) => {
+                    looks += 1;
+                    let later = self.all_threads.waited();
+                    left = left.saturating_sub(counted(
+                        now.saturating_duration_since(before),
+                        waited.as_deref().unwrap_or(&later),
+                        &later,
+                    ));
+                    waited = Some(later);
+                    if left.is_zero() || SLICE * looks > timeout * LONGER {
+                        return Ok(None);
+                    }
+                    continue;
+                }
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(io::Error::from(error).into()),

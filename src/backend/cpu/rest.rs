@@ -48,6 +48,11 @@ impl Threads {
         self.threads.iter().map(|thread| thread.account().map_or(Duration::ZERO, |[ran, _]| ran)).collect()
     }
 
+    /// How long each thread has waited for a core over its life; zero where the system does not tell.
+    pub(super) fn waited(&self) -> Vec<Duration> {
+        self.threads.iter().map(|thread| thread.account().map_or(Duration::ZERO, |[_, waited]| waited)).collect()
+    }
+
     /// Waits until no thread runs any more, after they were told to stop: an interrupt's time, unless a core is away.
     pub(super) fn stand_still(&self) {
         let start = Instant::now();
@@ -137,9 +142,30 @@ impl Thread {
     }
 }
 
+/// Between two looks at a process that lets others wait.
+pub(super) const SLICE: Duration = Duration::from_millis(100);
+
+/// What counts of a slice of the time that a process may take, of which `elapsed` has passed on the clock: no more than the slice, because a virtual
+/// machine may have been away, and not what one of its threads waited for a core.
+pub(super) fn counted(elapsed: Duration, before: &[Duration], after: &[Duration]) -> Duration {
+    let waited = before.iter().zip(after).map(|(before, after)| after.saturating_sub(*before)).max();
+    elapsed.min(SLICE).saturating_sub(waited.unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_thread_waits_for_a_core_and_what_the_machine_was_away_count_for_nothing() {
+        let ms = Duration::from_millis;
+        let none = [ms(5), ms(0)];
+        assert_eq!(counted(ms(30), &none, &none), ms(30));
+        assert_eq!(counted(ms(30), &[], &[]), ms(30));
+        assert_eq!(counted(ms(9000), &none, &none), SLICE);
+        assert_eq!(counted(ms(100), &none, &[ms(65), ms(20)]), ms(40));
+        assert_eq!(counted(ms(100), &none, &[ms(405), ms(0)]), ms(0));
+    }
 
     /// An account in milliseconds.
     fn account(ran: u64, waited: u64) -> Option<[Duration; 2]> {

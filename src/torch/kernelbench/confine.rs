@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
-use crate::sandbox::{FileWall, confine, end_with_us, offline_filter, single_filter};
+use crate::sandbox::{FileWall, confine, end_with_us, offline_filter, offline_gpu_filter, single_filter};
 
 /// What a candidate may read beside its Python: programs and libraries, what there is to know of the machine, random numbers.
 const READ: [&str; 14] = [
@@ -66,6 +66,8 @@ pub(super) struct Cell {
     pub paths: Vec<PathBuf>,
     /// Bytes of memory of its own, where that is limited.
     pub memory: Option<u64>,
+    /// Whether it may use a GPU.
+    pub gpu: bool,
 }
 
 /// The command that runs `source` in a Python of ours, ended with us.
@@ -97,12 +99,13 @@ impl Cell {
             command.env(name, &self.folder);
         }
         let read: Vec<&Path> = READ.iter().map(Path::new).chain(self.paths.iter().map(PathBuf::as_path)).collect();
-        let devices: Vec<PathBuf> = devices();
+        let devices = if self.gpu { devices() } else { Vec::new() };
         let write = WRITE.iter().map(Path::new).chain(devices.iter().map(PathBuf::as_path));
         let write: Vec<&Path> = write.chain([self.folder.as_path()]).collect();
         let rules = FileWall::new(&read, &write).map_err(io::Error::other)?;
+        let rules = if self.gpu { rules.with_own_threads() } else { rules };
         // A kernel without seccomp is reported by `protections`.
-        let mut filters = Vec::from_iter(offline_filter());
+        let mut filters = Vec::from_iter(if self.gpu { offline_gpu_filter() } else { offline_filter() });
         if wall == Wall::Alone {
             filters.extend(single_filter().into_iter().flatten());
         }
@@ -178,8 +181,12 @@ mod tests {
 
     /// What a shell behind a wall says when it is asked to run `line`.
     fn behind(wall: Wall, line: &str) -> Result<Value, Silence> {
+        behind_with(false, wall, line)
+    }
+
+    fn behind_with(gpu: bool, wall: Wall, line: &str) -> Result<Value, Silence> {
         let folder = tempfile::tempdir().unwrap();
-        let cell = Cell { folder: folder.path().canonicalize().unwrap(), paths: Vec::new(), memory: None };
+        let cell = Cell { folder: folder.path().canonicalize().unwrap(), paths: Vec::new(), memory: None, gpu };
         let script = format!("read a; echo '{{}}' >&0; read a; {line}; echo \"{{\\\"code\\\": $?}}\" >&0; read a");
         let command = cell.command(Path::new("/bin/sh"), &script, wall).unwrap();
         let mut link = Link::start(command, &json!({})).unwrap();
@@ -208,5 +215,37 @@ mod tests {
         assert_eq!(behind(Wall::Alone, "echo x > own").unwrap(), json!({"code": 0}));
         let judge = behind(Wall::Alone, &format!("read x < /proc/{}/environ", std::process::id()));
         assert_ne!(judge.unwrap_or(json!({"code": 2})), json!({"code": 0}));
+    }
+
+    #[test]
+    fn what_uses_a_gpu_names_its_own_threads_and_nobody_elses() {
+        if !crate::sandbox::protections()[0].available {
+            return;
+        }
+        let own = "echo name > /proc/$$/task/$$/comm";
+        assert_eq!(behind_with(true, Wall::Alone, own).unwrap(), json!({"code": 0}));
+        assert_ne!(behind(Wall::Alone, own).unwrap_or(json!({"code": 2})), json!({"code": 0}));
+        let judges = format!("echo name > /proc/{0}/task/{0}/comm", std::process::id());
+        assert_ne!(behind_with(true, Wall::Alone, &judges).unwrap_or(json!({"code": 2})), json!({"code": 0}));
+        let system = "echo 1 > /proc/sys/kernel/printk_delay";
+        assert_ne!(behind_with(true, Wall::Alone, system).unwrap_or(json!({"code": 2})), json!({"code": 0}));
+    }
+
+    #[test]
+    fn what_uses_a_gpu_binds_a_socket_of_its_own_and_reaches_nobody_by_it() {
+        let python = "/usr/bin/python3";
+        if !Path::new(python).exists() || offline_gpu_filter().is_err() {
+            return;
+        }
+        let ends = |gpu: bool, text: &str| {
+            let line = format!("{python} -c \"from socket import *; {text}\" 2>/dev/null");
+            behind_with(gpu, Wall::Building, &line).unwrap_or(json!({"code": 2})) == json!({"code": 0})
+        };
+        let bind = "s = socket(AF_UNIX, SOCK_SEQPACKET); s.bind(chr(0) + 'warpsmith-test-' + str(id(s)))";
+        assert!(ends(true, bind) && !ends(false, bind));
+        for text in ["socket(AF_UNIX, SOCK_DGRAM)", "socket(AF_INET, SOCK_STREAM)", "socket(AF_NETLINK, SOCK_RAW)"] {
+            assert!(!ends(true, text), "{text}");
+        }
+        assert!(!ends(true, "socket(AF_UNIX, SOCK_STREAM).connect('/run/none')"));
     }
 }

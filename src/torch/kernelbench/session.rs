@@ -152,6 +152,7 @@ impl Session<'_> {
             paths: self.evaluator.judge.hello.paths.clone(),
             // A GPU's driver takes address space that it never uses.
             memory: self.evaluator.settings.gpu.is_none().then(|| available_memory().unwrap_or(8 << 30) / 4 * 3),
+            gpu: self.evaluator.settings.gpu.is_some(),
         };
         let protocol = ProtocolResult { sample_id: number, ..self.protocol(&cell, source) };
         let strays = end_strays(&[self.evaluator.judge.id()]);
