@@ -1,6 +1,6 @@
 //! How a run begins, or goes on, whoever proposes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
@@ -8,23 +8,19 @@ use tokio_util::sync::CancellationToken;
 use super::alone;
 use super::bench::{self, TimedArgs, parse_shape, present};
 use super::crew::CrewArgs;
-use super::device::{self, Device};
+use super::device;
 use super::options::{DeviceArgs, LoadArgs, PassArgs};
 use super::pytorch;
-use super::starter::Starter;
 use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
 use crate::engine::files;
-use crate::engine::stop::{Rules, StopReason};
-use crate::engine::{
-    Options, Pool, RunError, RunState, TargetState, VERSION, check_names, plan, plan_compiled, several,
-};
-use crate::history::{self, Archive, History, Pending, is_run_id};
+use crate::engine::stop::Rules;
+use crate::engine::{Options, Pool, RunState, TargetState, check_names, plan, plan_compiled, several};
+use crate::history::{self, Archive, History, Pending};
 use crate::kernel::{KernelFile, Language, set_dtypes};
 use crate::model::{Graph, ModelConfig};
 use crate::op::{Dtype, OpSource, Shape};
 use crate::torch::model::Region;
-use crate::worker::Client;
 use crate::workspace::{RunSettings, Workspace};
 
 /// What is improved, and where.
@@ -83,6 +79,17 @@ pub(super) struct Posed {
 }
 
 impl RunArgs {
+    /// The run that is to go on, where one is; an empty name is the latest.
+    pub(super) fn resumed(&self) -> Option<&str> {
+        self.resume.as_deref()
+    }
+
+    /// Whether something is given that a run keeps from its beginning.
+    pub(super) const fn fixes_what_is_kept(&self) -> bool {
+        let pass = self.pass.is_given() || self.seed.is_some() || !self.shape.is_empty() || !self.dtypes.is_empty();
+        pass || !self.only.is_empty() || !self.skip.is_empty()
+    }
+
     /// Whether an earlier run is gone on with.
     pub(super) const fn resumes(&self) -> bool {
         self.resume.is_some()
@@ -192,31 +199,6 @@ pub(super) struct Ready {
     pub(super) pool: Pool,
 }
 
-/// Begins the run, or goes on with the one that is named.
-pub(super) async fn ready(
-    wanted: &Wanted<'_>,
-    workspace: &Workspace,
-    cancel: &CancellationToken,
-) -> anyhow::Result<Ready> {
-    match &wanted.args.resume {
-        Some(named) => resume(wanted, workspace, named).await,
-        None => begin(wanted, workspace, cancel).await,
-    }
-}
-
-/// The command that goes on with a run.
-pub(super) fn resume_command(state: &RunState) -> String {
-    format!("warpsmith {} {} --resume {}", driven(&state.agent).unwrap_or("run"), state.model, state.run)
-}
-
-/// The subcommand through which proposals come from outside, where they do.
-fn driven(agent: &Choice) -> Option<&str> {
-    match agent {
-        Choice::Outside { name } => Some(name),
-        _ => None,
-    }
-}
-
 /// The workspace of a model directory, made where there is none, or of a kernel file; and what to say about that.
 pub(super) fn workspace_for(args: &RunArgs) -> anyhow::Result<(Workspace, Vec<String>)> {
     args.check()?;
@@ -241,7 +223,11 @@ pub(super) fn workspace_for(args: &RunArgs) -> anyhow::Result<(Workspace, Vec<St
 }
 
 /// Plans a new run and begins its history.
-async fn begin(wanted: &Wanted<'_>, workspace: &Workspace, cancel: &CancellationToken) -> anyhow::Result<Ready> {
+pub(super) async fn begin(
+    wanted: &Wanted<'_>,
+    workspace: &Workspace,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Ready> {
     let args = wanted.args;
     let options = Options {
         run: history::next_run_id(jiff::Zoned::now().date(), &Archive::open(workspace)?.used_run_ids()?),
@@ -405,58 +391,6 @@ async fn plan_pytorch(
 /// Seconds that a PyTorch model is timed each way when a run begins.
 const PASS_SECONDS: f64 = 1.0;
 
-/// Opens a run that was interrupted.
-async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyhow::Result<Ready> {
-    let args = wanted.args;
-    let run = if !is_run_id(named) && Path::new(named).is_file() {
-        history::unbundle(workspace, Path::new(named))?
-    } else if named.is_empty() {
-        Archive::open(workspace)?
-            .latest_run()?
-            .context("there is no run to resume here; leave --resume out to start one")?
-    } else {
-        named.to_owned()
-    };
-    let (history, pending) = History::open(workspace, &run)?;
-    let mut state: RunState = serde_json::from_value(history.state().clone())
-        .map_err(|error| RunError::State(error.to_string()))
-        .with_context(|| format!("run {run}"))?;
-    if state.ended == Some(StopReason::Watch) {
-        bail!("run {run} is a watch's, and `warpsmith watch --keep` always begins anew; `--resume RUN` names another");
-    }
-    if state.version != VERSION {
-        bail!("run {run} was written by another version of Warpsmith (format {}, this one {VERSION})", state.version);
-    }
-    let fixed = args.pass.is_given() || args.seed.is_some() || !args.only.is_empty() || !args.skip.is_empty();
-    if fixed || !args.shape.is_empty() || !args.dtypes.is_empty() {
-        bail!("a resumed run keeps its pass, shapes, types, seed and targets; only its stop rules can be given anew");
-    }
-    let asked = alone::path_in(workspace, &args.model)?;
-    if asked != state.model {
-        let of = &state.model;
-        bail!(
-            "run {run} is on {of}, not on {asked}; `{}` goes on with it, and --resume RUN names another",
-            resume_command(&state)
-        );
-    }
-    (wanted.override_rules)(&mut state.rules)?;
-    if let Some(reason) = &state.ended {
-        bail!("run {run} has ended: {reason}; leave --resume out to start a new one");
-    }
-    if driven(&state.agent) != wanted.agent.as_ref().and_then(driven) {
-        bail!("run {run} goes on with `{}`; leave --resume out to start a new one", resume_command(&state));
-    }
-    state.agent = wanted.agent.clone().unwrap_or(state.agent);
-    state.resume();
-    let settings = &workspace.settings().run;
-    let starter = args.crew.lead().starter(settings)?;
-    let device = device_of(args, workspace, &state, &starter)?;
-    let worker = starter.start(device, Opening::Now).await?;
-    check_same_judge(&state, &worker)?;
-    let pool = args.crew.pool(settings, worker, device).await?;
-    Ok(Ready { history, pending, state, pool })
-}
-
 /// The rules: the command line first, then the settings.
 fn rules(wanted: &Wanted<'_>, settings: &RunSettings) -> anyhow::Result<Rules> {
     let mut rules = Rules {
@@ -472,33 +406,4 @@ fn rules(wanted: &Wanted<'_>, settings: &RunSettings) -> anyhow::Result<Rules> {
     };
     (wanted.override_rules)(&mut rules)?;
     Ok(rules)
-}
-
-/// The device of a resumed run: its kernels are written for its backend.
-fn device_of(args: &RunArgs, workspace: &Workspace, state: &RunState, starter: &Starter) -> anyhow::Result<Device> {
-    let wanted = args.crew.device_of_lead(args.device).or(device::backend_of(&state.backend)?);
-    Ok(device::choose(wanted, workspace.settings().device, starter)?.device)
-}
-
-/// Why this is no device of the kind that the run was begun on; none where it is one.
-fn other_kind(state: &RunState, device: &DeviceCard) -> Option<String> {
-    match &state.ceilings {
-        Some(ceilings) if state.device == device.name && state.backend == device.backend => {
-            device.ceilings.differ_from(ceilings)
-        }
-        _ => Some(format!("{}; this is {}", state.device, device.name)),
-    }
-}
-
-/// A resumed run goes on where its figures mean the same.
-fn check_same_judge(state: &RunState, worker: &Client) -> anyhow::Result<()> {
-    if state.device_key != worker.device().key
-        && let Some(why) = other_kind(state, worker.device())
-    {
-        bail!("run {} was begun on another device ({why}): its times mean nothing here; start a new run", state.run);
-    }
-    if state.judge != worker.judge() {
-        super::warn("note: this is another build of Warpsmith than the one the run was begun with");
-    }
-    Ok(())
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::begin::{self, RunArgs, Wanted};
 use super::lines::{decided_line, stage_words};
 use super::problem;
+use super::resume;
 use super::rules::RuleArgs;
 use super::session;
 use crate::agent::{Choice, Outside};
@@ -107,7 +108,7 @@ async fn run(
         args.rules.override_rules(rules)
     };
     let wanted = Wanted { args: &args.run, agent: Some(agent), override_rules, tell: &super::warn };
-    let ready = match begin::ready(&wanted, workspace, gone).await {
+    let ready = match resume::ready(&wanted, workspace, gone).await {
         Err(error) if gone.is_cancelled() && error.to_string() == "cancelled" => return Ok(()),
         ready => ready?,
     };
@@ -123,7 +124,7 @@ async fn run(
     let state = run.state();
     super::warn(&state.summary().to_string());
     if state.ended.is_none() {
-        super::warn(&format!("go on with   {}", begin::resume_command(state)));
+        super::warn(&format!("go on with   {}", resume::resume_command(state)));
     }
     Ok(worked?)
 }

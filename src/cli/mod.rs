@@ -30,6 +30,7 @@ mod prompt;
 mod prune;
 mod pytorch;
 mod report;
+mod resume;
 mod rules;
 mod run;
 mod seeds;

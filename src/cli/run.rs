@@ -10,6 +10,7 @@ use super::diary;
 use super::notify::{self, Ending, Notify};
 use super::problem;
 use super::progress::{Progress, Voice};
+use super::resume;
 use super::rules::RuleArgs;
 use super::session;
 use crate::engine::files;
@@ -78,7 +79,7 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         override_rules: &|rules| args.override_rules(rules),
         tell: &say,
     };
-    let Ready { history, pending, state, pool } = begin::ready(&wanted, &workspace, &cancel).await?;
+    let Ready { history, pending, state, pool } = resume::ready(&wanted, &workspace, &cancel).await?;
     let log = diary::path(history.folder());
     diary::keep_in(history.folder());
     let notify = Notify::choose(args.notify.as_deref(), &workspace);
@@ -173,7 +174,7 @@ fn budget_words(rules: &Rules) -> String {
 fn closing(state: &RunState) -> String {
     let mut text = format!("\n{}\n", state.summary());
     if state.ended.is_none() {
-        text.push_str(&format!("go on with   {}\n", begin::resume_command(state)));
+        text.push_str(&format!("go on with   {}\n", resume::resume_command(state)));
     }
     if state.targets.iter().any(|target| target.kept > 0) {
         text.push_str(&format!(

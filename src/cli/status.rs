@@ -43,7 +43,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
                 workers(&dir, &run)?.iter().for_each(|line| super::say(line));
                 format!("{holder} is at work here")
             }
-            None => format!("go on with   {}", super::begin::resume_command(&state)),
+            None => format!("go on with   {}", super::resume::resume_command(&state)),
         });
     }
     Ok(ExitCode::SUCCESS)
