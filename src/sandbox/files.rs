@@ -57,7 +57,7 @@ impl FileWall {
         if self.own_threads
             && let Ok(own) = PathFd::new("/proc/self/task")
         {
-            rules = rules.add_rule(PathBeneath::new(own, AccessFs::WriteFile))?;
+            rules = rules.add_rule(PathBeneath::new(own, AccessFs::WriteFile | AccessFs::Truncate))?;
         }
         rules.restrict_self().map(|_| ())
     }
