@@ -1,4 +1,4 @@
-//! How a run begins, or goes on, whoever proposes.
+//! How a run begins, whoever proposes.
 
 use std::path::PathBuf;
 
