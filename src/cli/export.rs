@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
-use super::options::{DeviceArgs, WorkerArgs};
+use super::options::{DeviceArgs, PythonArgs, WorkerArgs};
 use super::{bench, device, pytorch, session, status};
-use crate::backend::cpu::Compiler;
-use crate::device::{Opening, cpu_flags, detect_cpu};
+use crate::backend::{cpu, cuda};
+use crate::device::{Opening, cached_card, cpu_flags, detect_cpu};
 use crate::engine::{RunState, TargetState};
 use crate::evaluation::Evaluation;
-use crate::export::{self, Chosen, Receipt, Wanted};
+use crate::export::{self, Chosen, Maker, Platform, Receipt, Wanted};
 use crate::harness::{EvaluationTask, Progress};
 use crate::history::{Archive, JournalEntry, Order};
 use crate::worker::protocol::Ask;
@@ -19,7 +19,7 @@ use crate::workspace::{BackendName, Settings, Workspace, cache_dir};
 
 /// Write what a run has won for a PyTorch model as a Python package that torch.compile uses by itself.
 ///
-/// The package needs torch and nothing else: shared objects that were judged, the Python that finds their places, shapes, strides
+/// The package needs torch and nothing else: shared objects or cubins that were judged, the Python that finds their places, shapes, strides
 /// and types that they were judged for, and a receipt for each. Whatever was not judged is computed the original way.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -38,6 +38,8 @@ pub(super) struct Args {
     /// Any directory of the workspace
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
+    #[command(flatten)]
+    python: PythonArgs,
 }
 
 pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -48,16 +50,6 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
     let compiled = pytorch::of_run(&state)?;
-    if state.backend != BackendName::Cpu.name() {
-        bail!("run {run} was on a GPU; packages hold kernels for processors so far");
-    }
-    let cpu = detect_cpu();
-    if cpu.key != state.device_key {
-        bail!(
-            "run {run} was on {}, another processor than this one (or with another number of cores allowed); export it there",
-            state.device
-        );
-    }
     let mut kernels = Vec::new();
     for target in &state.targets {
         if let Some(chosen) = chosen(args, &archive, &state, target)? {
@@ -69,19 +61,36 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             "run {run} has no kernel that is faster than what torch.compile runs there now; --all exports those that are right all the same"
         );
     }
-    let flags = cpu_flags();
     let folder = std::path::absolute(&args.output)?;
-    let wanted = Wanted {
+    let wanted = |facts| Wanted {
         folder: &folder,
         run: &run,
         compiled,
         device_key: &state.device_key,
         judge: &state.judge,
-        facts: &cpu.facts,
-        cpu_flags: &flags,
+        facts,
         kernels,
     };
-    let plans = export::package(&wanted, &Compiler::new(&cache_dir())?)?;
+    let elsewhere = |what: &str| anyhow!("run {run} was on {}, {what}; export it there", state.device);
+    let plans = match device::backend_of(&state.backend)? {
+        BackendName::Cpu => {
+            let (cpu, flags) = (detect_cpu(), cpu_flags());
+            if cpu.key != state.device_key {
+                return Err(elsewhere("another processor than this one (or with another number of cores allowed)"));
+            }
+            let compiler = cpu::Compiler::new(&cache_dir())?;
+            export::package(&wanted(&cpu.facts), &Maker::Cpu { compiler: &compiler, flags: &flags })?
+        }
+        BackendName::Cuda => {
+            let card = cached_card(&cache_dir(), &state.device_key);
+            let card = card.ok_or_else(|| elsewhere("a GPU that this machine knows nothing of"))?;
+            let capability = card.facts.get("CC").and_then(|number| u32::try_from(*number).ok());
+            let capability = capability.with_context(|| format!("the capability of {} is not known", card.name))?;
+            let compiler = cuda::Compiler::new(&cache_dir(), cuda::driver_version().ok(), None)?
+                .with_python(args.python.python.clone());
+            export::package(&wanted(&card.facts), &Maker::Cuda { compiler: &compiler, capability })?
+        }
+    };
     let mut lines =
         vec![format!("wrote {} ({} kernels, version {})", args.output.display(), plans.kernels.len(), plans.version)];
     for plan in &plans.kernels {
@@ -183,7 +192,11 @@ async fn judge_again(args: RecheckArgs) -> anyhow::Result<ExitCode> {
     }
     let settings = Workspace::find(&args.package)?.map_or_else(Settings::default, |it| it.settings().clone());
     let starter = args.worker.starter(&settings.run)?;
-    let on = device::named(BackendName::Cpu, DeviceArgs::default(), settings.device, &starter)?;
+    let backend = match plans.platform {
+        Platform::Cpu { .. } => BackendName::Cpu,
+        Platform::Cuda { .. } => BackendName::Cuda,
+    };
+    let on = device::named(backend, DeviceArgs::default(), settings.device, &starter)?;
     let cancel = session::interruptible();
     let mut worker = starter.start(on, Opening::Now).await?;
     let mut wrong = 0;

@@ -139,7 +139,7 @@ pub(super) fn write_regions(folder: &Path, compiled: &Compiled) -> anyhow::Resul
         for (name, text) in files_of(&source, region.element(), compiled.torch_device == "cpu")? {
             let path = place.join(name);
             // A kernel that is being written there is not touched.
-            if path.extension().is_some_and(|it| it == "c") && path.exists() {
+            if path.extension().is_some_and(|it| it == "c" || it == "cu") && path.exists() {
                 continue;
             }
             std::fs::write(&path, text).with_context(|| path.display().to_string())?;
@@ -158,10 +158,9 @@ pub(super) fn write_regions(folder: &Path, compiled: &Compiled) -> anyhow::Resul
 fn files_of(source: &OpSource, dtype: Option<Dtype>, processor: bool) -> anyhow::Result<Vec<(String, String)>> {
     let name = &source.name;
     let mut files = vec![(format!("{name}.toml"), source.toml.clone()), (format!("{name}.py"), source.python.clone())];
-    if processor {
-        let dtype = dtype.unwrap_or(Dtype::F32);
-        files.push((format!("{name}.c"), skeleton(&source.operation()?, Language::C, dtype)));
-    }
+    let language = if processor { Language::C } else { Language::Cuda };
+    let text = skeleton(&source.operation()?, language, dtype.unwrap_or(Dtype::F32));
+    files.push((format!("{name}.{}", language.extension()), text));
     Ok(files)
 }
 
@@ -185,8 +184,9 @@ pub(super) fn shipped(workspace: &Workspace, card: &DeviceCard, region: &Region)
     let (call, dtype) = (region.shipped.as_ref()?, region.element()?);
     let theirs = OpSource::read(&call.op, &files::reader(Some(workspace))).ok()?.operation().ok()?;
     let own = region.operation().ok()?.operation().ok()?;
-    let (_, text) = files::kernel_in(Some(workspace), card, Language::C, &call.op, dtype)?;
-    let text = adopted(&text, (&theirs, &own), call, dtype).ok()?;
+    let language = Language::of_folder(&card.backend)?;
+    let (_, text) = files::kernel_in(Some(workspace), card, language, &call.op, dtype)?;
+    let text = adopted(&text, (&theirs, &own), call, dtype, &card.facts).ok()?;
     Some((kernel_file(&region.name, &card.backend), text))
 }
 

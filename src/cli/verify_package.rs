@@ -47,7 +47,7 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
         package: &package,
         folder: &folder,
         load: wanted.load.function.as_deref(),
-        device: "cpu",
+        device: plans.platform.torch_device(),
         dtype: wanted.dtype.map(torch_name),
         seed: crate::rng::secret_seed() % (1 << 31),
         draws: DRAWS,

@@ -4,6 +4,7 @@
 //! graphs), what they were judged for, and a receipt for each. [`verify`] asks a fresh process whether the model says the same with it.
 
 mod card;
+mod code;
 mod receipt;
 mod verify;
 mod write;
@@ -13,17 +14,17 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::cpu::CompileError;
 use crate::kernel::KernelError;
 use crate::op::OpError;
 use crate::torch::model::{Kind, Place};
 
+pub use code::Maker;
 pub use receipt::{Receipt, altered, receipts};
 pub use verify::{Asked, Verified, verify};
 pub use write::{Chosen, Wanted, package};
 
-/// Where a package for processors has its files, as Hugging Face's kernel packages name it.
-pub const VARIANT: &str = "build/torch-cpu";
+/// Where packages for processors and for GPUs have their files, as Hugging Face's kernel packages name it.
+const VARIANTS: [&str; 2] = ["build/torch-cpu", "build/torch-cuda"];
 
 /// What was judged, in the package.
 pub const PLANS: &str = "plans.json";
@@ -43,12 +44,12 @@ pub enum ExportError {
         why: String,
     },
     /// A kernel that does not compile any more.
-    #[error("{name}: {source}")]
+    #[error("{name}: {why}")]
     Compile {
         /// The kernel.
         name: String,
         /// Why.
-        source: CompileError,
+        why: String,
     },
     /// A kernel file that cannot be read, or not at its shape.
     #[error("{name}: {source}")]
@@ -86,14 +87,42 @@ pub struct Plans {
     pub version: String,
     /// PyTorch's version when the model was captured.
     pub torch: String,
-    /// The processor's name.
+    /// The device's name.
     pub device: String,
-    /// What a processor must be able to do to run the images.
-    pub cpu_flags: Vec<String>,
-    /// What brings `ws_parallel`.
-    pub threads: File,
+    /// What it is.
+    #[serde(flatten)]
+    pub platform: Platform,
     /// The kernels.
     pub kernels: Vec<Plan>,
+}
+
+/// What a package's kernels run on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Platform {
+    /// A processor.
+    Cpu {
+        /// What it must be able to do to run the images.
+        cpu_flags: Vec<String>,
+        /// What brings `ws_parallel`.
+        threads: File,
+    },
+    /// A GPU of the name that the plans have.
+    Cuda {
+        /// Its compute capability, 90 for 9.0.
+        capability: u32,
+    },
+}
+
+impl Platform {
+    /// PyTorch's name of a device of this kind.
+    #[must_use]
+    pub const fn torch_device(&self) -> &'static str {
+        match self {
+            Self::Cpu { .. } => "cpu",
+            Self::Cuda { .. } => "cuda:0",
+        }
+    }
 }
 
 /// A file of the package.
@@ -122,8 +151,9 @@ pub struct Plan {
     pub outputs: Vec<Place>,
     /// Buffers that it needs besides.
     pub scratch: Vec<Buffer>,
-    /// Its shared object.
-    pub image: File,
+    /// What runs.
+    #[serde(flatten)]
+    pub code: Code,
     /// Its text.
     pub source: File,
     /// What the user has over it, as it was measured.
@@ -141,12 +171,113 @@ pub struct Buffer {
     pub zero: bool,
 }
 
+/// What of a kernel runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Code {
+    /// A shared object, on a processor.
+    Image {
+        /// It.
+        image: File,
+    },
+    /// Kernels of a GPU, in their order.
+    Launches {
+        /// How each is started.
+        launches: Vec<Launch>,
+    },
+}
+
+impl Code {
+    /// Its files.
+    #[must_use]
+    pub fn files(&self) -> Vec<&File> {
+        match self {
+            Self::Image { image } => vec![image],
+            Self::Launches { launches } => launches.iter().map(|launch| &launch.cubin).collect(),
+        }
+    }
+
+    /// The digest of its file; where there are several, of their digests, a line each.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        match self.files()[..] {
+            [one] => one.sha256.clone(),
+            ref many => {
+                let lines: String = many.iter().map(|file| format!("{}\n", file.sha256)).collect();
+                write::sha256(lines.as_bytes())
+            }
+        }
+    }
+}
+
+/// The start of one kernel on a GPU, as it was judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Its code.
+    pub cubin: File,
+    /// Its name there.
+    pub function: String,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block, bytes.
+    pub shared: u32,
+    /// Blocks of a cluster in x, y, z.
+    pub cluster: Option<[u32; 3]>,
+    /// Whether all blocks must be resident at once.
+    pub cooperative: bool,
+    /// Whether it may begin before the launch in front of it has ended.
+    pub pdl: bool,
+    /// Its arguments in order.
+    pub args: Vec<Argument>,
+}
+
+/// An argument of a kernel on a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Argument {
+    /// Address of an input, an output or scratch, counted in this order; NULL where there is none.
+    Buffer(Option<usize>),
+    /// A 64-bit integer.
+    Long(i64),
+    /// A 32-bit float.
+    Float(f32),
+    /// A tensor map over a buffer.
+    Map(Map),
+}
+
+/// What `cuTensorMapEncodeTiled` is given; numbers of the driver's enumerations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Map {
+    /// The buffer.
+    pub buffer: usize,
+    /// `CUtensorMapDataType`.
+    pub element: u32,
+    /// Elements in each dimension, the contiguous one first.
+    pub dims: Vec<u64>,
+    /// Bytes between neighbours in each dimension but the first.
+    pub strides: Vec<u64>,
+    /// Elements of the box.
+    pub extent: Vec<u32>,
+    /// Steps within the box.
+    pub steps: Vec<u32>,
+    /// `CUtensorMapSwizzle`.
+    pub swizzle: u32,
+}
+
+/// The folder of a package's files.
+fn variant_of(package: &Path) -> Option<PathBuf> {
+    VARIANTS.iter().map(|variant| package.join(variant)).find(|folder| folder.join(PLANS).is_file())
+}
+
 /// What is in a package.
 ///
 /// # Errors
 /// It is none, or its plans cannot be read.
 pub fn plans(package: &Path) -> Result<Plans, ExportError> {
-    let place = package.join(VARIANT).join(PLANS);
+    let none = || ExportError::Place { place: package.to_owned(), why: "this is no exported package".into() };
+    let place = variant_of(package).ok_or_else(none)?.join(PLANS);
     let text = std::fs::read_to_string(&place).map_err(ExportError::io(&place))?;
     serde_json::from_str(&text).map_err(|error| ExportError::Place { place, why: error.to_string() })
 }
@@ -154,5 +285,5 @@ pub fn plans(package: &Path) -> Result<Plans, ExportError> {
 /// Whether a folder is a package that was exported.
 #[must_use]
 pub fn is_package(folder: &Path) -> bool {
-    folder.join(VARIANT).join(PLANS).is_file()
+    variant_of(folder).is_some()
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::write::sha256;
-use super::{ExportError, Plan, VARIANT};
+use super::{ExportError, Plan, variant_of};
 use crate::evaluation::Evaluation;
 use crate::op::{OpSource, TargetShape};
 
@@ -20,7 +20,7 @@ pub struct Receipt {
     pub kernel: String,
     /// SHA-256 of the kernel file, in hex.
     pub source_sha256: String,
-    /// SHA-256 of the image that was judged and is in the package, in hex.
+    /// SHA-256 of the image that was judged and is in the package, in hex; of several images, of their digests, a line each.
     pub image_sha256: String,
     /// What was timed.
     pub target: Vec<TargetShape>,
@@ -45,16 +45,19 @@ pub struct Receipt {
 /// What of a kernel's files is not what was judged, a sentence each.
 #[must_use]
 pub fn altered(package: &Path, plan: &Plan, receipt: &Receipt) -> Vec<String> {
-    let folder = package.join(VARIANT);
+    let folder = variant_of(package).unwrap_or_else(|| package.to_owned());
     let mut found = Vec::new();
-    for (file, judged) in [(&plan.image, &receipt.image_sha256), (&plan.source, &receipt.source_sha256)] {
+    for file in plan.code.files().into_iter().chain([&plan.source]) {
         match std::fs::read(folder.join(&file.path)) {
             Err(error) => found.push(format!("{}: {error}", file.path)),
-            Ok(bytes) if sha256(&bytes) != *judged || file.sha256 != *judged => {
-                found.push(format!("{} is not what was judged: its digest differs from the receipt's", file.path));
+            Ok(bytes) if sha256(&bytes) != file.sha256 => {
+                found.push(format!("{} is not what was judged: its digest differs from the plan's", file.path));
             }
             Ok(_) => {}
         }
+    }
+    if plan.code.digest() != receipt.image_sha256 || plan.source.sha256 != receipt.source_sha256 {
+        found.push("the plan's digests are not those of the receipt".into());
     }
     if receipt.source_sha256 != sha256(receipt.kernel.as_bytes())
         || plan.key != receipt.region
@@ -70,7 +73,7 @@ pub fn altered(package: &Path, plan: &Plan, receipt: &Receipt) -> Vec<String> {
 /// # Errors
 /// One that cannot be read.
 pub fn receipts(package: &Path) -> Result<Vec<Receipt>, ExportError> {
-    let folder = package.join(VARIANT).join("receipts");
+    let folder = variant_of(package).unwrap_or_else(|| package.to_owned()).join("receipts");
     let files: Vec<_> =
         super::plans(package)?.kernels.iter().map(|plan| folder.join(format!("{}.json", plan.name))).collect();
     let read = |path: &Path| {

@@ -142,15 +142,17 @@ def verify(request):
                 answer["outputs"] += compare(name, tensors_of(call(*arguments)), theirs, wide)
         answer["nan"].append(check_nan(name, call, model, draws[0]))
 
-    sessions = {"eager": [], "compiled": [], "patched": [], "patched and compiled": []}
-    if request["max_autotune"]:
-        sessions["max-autotune"] = []
+    sessions = {}
 
     def timed(name, call):
+        once = lambda: call(*draws[0])
         with torch.no_grad():
-            sessions[name].append(quartile(clock(lambda: call(*draws[0]), device, seconds)))
+            sessions.setdefault(name, []).append(quartile(clock(once, device, seconds)))
+            replay = graphed(once, device)
+            if replay is not None:
+                sessions.setdefault(f"{name}, replayed", []).append(quartile(clock(replay, device, seconds)))
 
-    called = {}
+    called, failed = {}, set()
 
     def counted(name, call):
         before = dict(package.status()["called"])
@@ -167,14 +169,15 @@ def verify(request):
         if first:
             judged("compiled", compiled)
         timed("compiled", compiled)
-        if "max-autotune" in sessions:
+        if request["max_autotune"] and "max-autotune" not in failed:
             tell("max-autotune")
             torch._dynamo.reset()
             try:
                 timed("max-autotune", torch.compile(model, dynamic=False, mode="max-autotune"))
             except Exception as error:
                 answer["notes"].append(f"max-autotune failed: {type(error).__name__}")
-                del sessions["max-autotune"]
+                failed.add("max-autotune")
+                sessions.pop("max-autotune", None)
         tell(f"session {session + 1} of {request['sessions']}: with the kernels")
         torch._dynamo.reset()
         package.patch(model)
@@ -191,7 +194,7 @@ def verify(request):
             tell("another shape")
             answer["second_shape"] = second(package, ours, draws[0], eager[0])
         package.disable()
-    answer["us"] = {name: times for name, times in sessions.items() if times}
+    answer["us"] = sessions
     answer["called"] = called
     answer["places"] = package.status()["placed"]
     return answer

@@ -124,6 +124,9 @@ pub fn verify(python: &Python, asked: &Asked<'_>, tell: &mut dyn FnMut(&str)) ->
 /// The order in which ways are shown.
 const WAYS: [&str; 5] = ["eager", "compiled", "max-autotune", "patched", "patched and compiled"];
 
+/// What stands behind a way that was replayed as a CUDA graph.
+const REPLAYED: &str = ", replayed";
+
 impl Verified {
     /// What is wrong, a sentence each: results of the package's ways, and kernels that were never called.
     #[must_use]
@@ -152,7 +155,17 @@ impl Verified {
     /// Compiled over patched and compiled, for each session; the middle, the least and the most.
     #[must_use]
     pub fn gain(&self) -> Option<(f64, f64, f64)> {
-        let (before, after) = (self.us.get("compiled")?, self.us.get("patched and compiled")?);
+        self.ratio("compiled", "patched and compiled")
+    }
+
+    /// The same of both as CUDA graphs, where they can be.
+    #[must_use]
+    pub fn replayed_gain(&self) -> Option<(f64, f64, f64)> {
+        self.ratio(&format!("compiled{REPLAYED}"), &format!("patched and compiled{REPLAYED}"))
+    }
+
+    fn ratio(&self, before: &str, after: &str) -> Option<(f64, f64, f64)> {
+        let (before, after) = (self.us.get(before)?, self.us.get(after)?);
         let mut ratios: Vec<f64> = before.iter().zip(after).map(|(before, after)| before / after).collect();
         ratios.sort_by(f64::total_cmp);
         Some((*ratios.get(ratios.len() / 2)?, *ratios.first()?, *ratios.last()?))
@@ -174,14 +187,14 @@ impl Verified {
         let compiled = self.us.get("compiled").map(|times| middle(times));
         for way in WAYS {
             let Some(times) = self.us.get(way) else { continue };
+            let beside = |us: f64| compiled.map_or(String::new(), |compiled| format!("{:.2}x", compiled / us));
             let us = middle(times);
-            let beside = compiled.map_or(String::new(), |compiled| format!("{:.2}x", compiled / us));
-            text += &format!(
-                "{way:<22} {:>10.3} {beside:>9}   {:<24} {}\n",
-                us / 1e3,
-                self.results(way),
-                self.nan_words(way)
-            );
+            let (ms, results, nan) = (us / 1e3, self.results(way), self.nan_words(way));
+            text += &format!("{way:<22} {ms:>10.3} {:>9}   {results:<24} {nan}\n", beside(us));
+            if let Some(times) = self.us.get(&format!("{way}{REPLAYED}")) {
+                let us = middle(times);
+                text += &format!("{:<22} {:>10.3} {:>9}\n", "  as a CUDA graph", us / 1e3, beside(us));
+            }
         }
         for way in ["patched", "patched and compiled"] {
             let never = self.never_called(way);
@@ -196,6 +209,9 @@ impl Verified {
             text += &format!(
                 "\n\nunder torch.compile the model is {ratio:.3}x as fast with the package ({low:.3} to {high:.3} in {sessions} sessions)"
             );
+        }
+        if let Some((ratio, low, high)) = self.replayed_gain() {
+            text += &format!("\nboth as CUDA graphs it is {ratio:.3}x as fast ({low:.3} to {high:.3})");
         }
         if let Some(Second { tried, still }) = &self.second_shape {
             text += &match still {

@@ -6,17 +6,19 @@ use std::path::Path;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Buffer, ExportError, File, PLANS, Plan, Plans, Receipt, VARIANT, card, is_package};
-use crate::backend::cpu::{Compiler, Unit};
+use super::code::Making;
+use super::{Buffer, ExportError, File, Maker, PLANS, Plan, Plans, Receipt, card, is_package};
 use crate::evaluation::Evaluation;
 use crate::kernel::{Facts, KernelFile, ScratchInit};
 use crate::op::{OpSource, Shape, TargetShape};
 use crate::profile::Compiled;
 use crate::torch::model::{REGIONS, Region};
 
-/// The Python of every package, and `ws_parallel`.
-const PYTHON: [(&str, &str); 6] = [
+/// The Python of every package.
+const PYTHON: [(&str, &str); 8] = [
     ("__init__.py", include_str!("package/__init__.py")),
+    ("cpu.py", include_str!("package/cpu.py")),
+    ("cuda.py", include_str!("package/cuda.py")),
     ("launch.py", include_str!("package/launch.py")),
     ("operators.py", include_str!("package/operators.py")),
     ("place.py", include_str!("package/place.py")),
@@ -24,16 +26,6 @@ const PYTHON: [(&str, &str); 6] = [
     ("regions.py", REGIONS),
 ];
 const FRONT: &str = include_str!("package/front.py");
-const THREADS: &str = include_str!("threads.c");
-
-/// How `ws_parallel` is built: for any processor of the kind, since it computes nothing.
-const THREAD_FLAGS: [&str; 4] = ["-O2", "-fvisibility=hidden", "-pthread", "-Wl,-z,noexecstack"];
-
-/// Instruction sets that a kernel for the machine at hand may use, by how the system's names for them begin.
-const SETS: [&str; 19] = [
-    "sse", "ssse", "avx", "fma", "f16c", "bmi", "abm", "movbe", "adx", "popcnt", "gfni", "vaes", "pclmul", "vpclmul",
-    "amx", "sha_ni", "asimd", "sve", "fphp",
-];
 
 /// A kernel that is to go into a package.
 #[derive(Debug, Clone)]
@@ -69,8 +61,6 @@ pub struct Wanted<'a> {
     pub judge: &'a str,
     /// What front matter may use of the device.
     pub facts: &'a Facts,
-    /// What the processor can do, as the system names it.
-    pub cpu_flags: &'a [String],
     /// What takes part.
     pub kernels: Vec<Chosen<'a>>,
 }
@@ -79,7 +69,7 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// A name that Python cannot import, a folder that holds something else, or a kernel that cannot be compiled as it was judged.
-pub fn package(wanted: &Wanted<'_>, compiler: &Compiler) -> Result<Plans, ExportError> {
+pub fn package(wanted: &Wanted<'_>, maker: &Maker<'_>) -> Result<Plans, ExportError> {
     let place = |why: &str| ExportError::Place { place: wanted.folder.to_owned(), why: why.to_owned() };
     let name = wanted.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if !is_importable(name) {
@@ -96,7 +86,7 @@ pub fn package(wanted: &Wanted<'_>, compiler: &Compiler) -> Result<Plans, Export
     let parent = wanted.folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(ExportError::io(parent))?;
     let made = tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(ExportError::io(parent))?;
-    let plans = fill(&made.path().join(name), name, wanted, compiler)?;
+    let plans = fill(&made.path().join(name), name, wanted, maker)?;
     if occupied {
         std::fs::rename(wanted.folder, made.path().join("before")).map_err(ExportError::io(wanted.folder))?;
     } else if wanted.folder.exists() {
@@ -107,13 +97,13 @@ pub fn package(wanted: &Wanted<'_>, compiler: &Compiler) -> Result<Plans, Export
 }
 
 /// Files by their paths below a folder, with their digests.
-struct Files<'a> {
+pub(super) struct Files<'a> {
     root: &'a Path,
     digests: BTreeMap<String, String>,
 }
 
 impl Files<'_> {
-    fn write(&mut self, path: &str, bytes: &[u8]) -> Result<File, ExportError> {
+    pub(super) fn write(&mut self, path: &str, bytes: &[u8]) -> Result<File, ExportError> {
         let full = self.root.join(path);
         let folder = full.parent().unwrap_or(self.root);
         std::fs::create_dir_all(folder).map_err(ExportError::io(folder))?;
@@ -130,22 +120,19 @@ impl Files<'_> {
     }
 }
 
-fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, compiler: &Compiler) -> Result<Plans, ExportError> {
-    let root = folder.join(VARIANT);
+fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, maker: &Maker<'_>) -> Result<Plans, ExportError> {
+    // Where its files are is known by the kind of compiler, before anything is written.
+    let root = folder.join(maker.variant());
     let mut files = Files { root: &root, digests: BTreeMap::new() };
-    let threads = compiler
-        .compile_trusted("ws_parallel", THREADS, &THREAD_FLAGS)
-        .map_err(|source| ExportError::Compile { name: "ws_parallel".into(), source })?;
-    let bytes = std::fs::read(&threads.path).map_err(ExportError::io(&threads.path))?;
-    let threads = files.write(&format!("cpu/{}.so", sha256(&bytes)), &bytes)?;
+    let platform = maker.platform(&mut files)?;
     let mut kernels = Vec::new();
     for chosen in &wanted.kernels {
-        kernels.push(kernel(chosen, wanted, compiler, &mut files)?);
+        kernels.push(kernel(chosen, wanted, maker, &mut files)?);
     }
     let mut version = Sha256::new();
     for plan in &kernels {
         version.update(plan.key.as_bytes());
-        version.update(plan.image.sha256.as_bytes());
+        version.update(plan.code.digest().as_bytes());
     }
     for (_, text) in PYTHON {
         version.update(text.as_bytes());
@@ -155,13 +142,7 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, compiler: &Compiler) -> 
         version: hex(&version.finalize())[..12].to_owned(),
         torch: wanted.compiled.captured.torch.clone(),
         device: wanted.compiled.device.clone(),
-        cpu_flags: wanted
-            .cpu_flags
-            .iter()
-            .filter(|flag| SETS.iter().any(|set| flag.starts_with(set)))
-            .cloned()
-            .collect(),
-        threads,
+        platform,
         kernels,
     };
     for (path, text) in PYTHON {
@@ -191,7 +172,7 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, compiler: &Compiler) -> 
 fn kernel(
     chosen: &Chosen<'_>,
     wanted: &Wanted<'_>,
-    compiler: &Compiler,
+    maker: &Maker<'_>,
     files: &mut Files<'_>,
 ) -> Result<Plan, ExportError> {
     let name = &chosen.region.name;
@@ -200,13 +181,12 @@ fn kernel(
     let file = KernelFile::parse(&chosen.text).map_err(read)?;
     let dtype = chosen.target.first().map(|target| target.dtype);
     let dtype = dtype.ok_or_else(|| ExportError::Nothing(format!("{name} was not timed at any shape")))?;
-    let resolution = file.resolve(&op.complete(&Shape::default())?, dtype, wanted.facts).map_err(read)?;
-    let image = compiler
-        .compile(&Unit { op: &op, kernel: &file, resolution: &resolution })
-        .map_err(|source| ExportError::Compile { name: name.clone(), source })?;
-    let bytes = std::fs::read(&image.path).map_err(ExportError::io(&image.path))?;
-    let image = files.write(&format!("cpu/{}.so", sha256(&bytes)), &bytes)?;
-    let source = files.write(&format!("source/{name}.c"), chosen.text.as_bytes())?;
+    let shape = op.complete(&Shape::default())?;
+    let resolution = file.resolve(&shape, dtype, wanted.facts).map_err(read)?;
+    let made = Making { name, op: &op, file: &file, shape: &shape, resolution: &resolution, facts: wanted.facts };
+    let code = maker.code(&made, files)?;
+    let extension = file.language.extension();
+    let source = files.write(&format!("source/{name}.{extension}"), chosen.text.as_bytes())?;
     files.write(&format!("source/{name}.py"), chosen.operation.python.as_bytes())?;
     files.write(&format!("source/{name}.toml"), chosen.operation.toml.as_bytes())?;
     files.json(
@@ -216,12 +196,12 @@ fn kernel(
             region: chosen.region.key.clone(),
             kernel: chosen.text.clone(),
             source_sha256: source.sha256.clone(),
-            image_sha256: image.sha256.clone(),
+            image_sha256: code.digest(),
             target: chosen.target.clone(),
             evaluation: chosen.evaluation.clone(),
             device_key: wanted.device_key.to_owned(),
             device: wanted.compiled.device.clone(),
-            compiler: compiler.version().to_owned(),
+            compiler: maker.version(&file),
             judge: wanted.judge.to_owned(),
             torch: wanted.compiled.captured.torch.clone(),
             run: wanted.run.to_owned(),
@@ -244,7 +224,7 @@ fn kernel(
                 zero: scratch.init != ScratchInit::Poison,
             })
             .collect(),
-        image,
+        code,
         source,
         speedup: chosen.speedup,
         against: chosen.evaluation.against.clone(),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use toml_edit::value;
+use toml_edit::{DocumentMut, Item, Table, value};
 
 use super::edit::rewrite;
-use super::{KernelError, KernelFile, Language, set_tunables};
+use super::{Facts, KernelError, KernelFile, Language};
 use crate::op::{Dtype, Operation};
 
 /// How the kernel of an operation is called where another one is computed by it.
@@ -21,32 +21,106 @@ pub struct Call {
     pub scalars: BTreeMap<String, f64>,
 }
 
-/// The kernel of `theirs` in C as one of `own`, which calls it so, for one type: the same text with the same tunables, and a function beside it
-/// that hands on tensors and sizes. Its variants are decided, since there is one size.
+/// The kernel of `theirs` as one of `own`, which calls it so, for one type: the same text with the same tunables. In C a function beside it
+/// hands on tensors and sizes; in CUDA C++ the launch plan does. Its variants are decided, since there is one size.
 ///
 /// # Errors
-/// The kernel is in another language, has buffers of its own, or lacks what the call says.
+/// The kernel is in another language, in C it has buffers of its own, or the call lacks something.
 pub fn adopted(
     text: &str,
     (theirs, own): (&Operation, &Operation),
     call: &Call,
     dtype: Dtype,
+    facts: &Facts,
 ) -> Result<String, KernelError> {
     let kernel = KernelFile::parse(text)?;
-    let refused = |why: &str| KernelError::Inconsistent(format!("it cannot be called for {}: {why}", own.name));
-    if kernel.language != Language::C || !kernel.front.launches.is_empty() || !kernel.front.scratch.is_empty() {
-        return Err(refused("only plain kernels in C are"));
-    }
-    let known = |name: &str| call.symbols.get(name).copied();
+    let why = |why: &str| refused(own, why);
+    let mut known = facts.clone();
+    known.extend(call.symbols.clone());
+    known.insert("dtype_bytes".into(), dtype.bytes() as i64);
+    let known = |name: &str| known.get(name).copied();
     let holds = kernel.front.variants.iter().find(|row| row.when.int(&known).is_ok_and(|holds| holds != 0));
-    let text = holds.map_or_else(|| Ok(text.to_owned()), |row| set_tunables(text, &row.tune))?;
-    let text = rewrite(&text, |document| {
+    let text = rewrite(text, |document| {
+        holds.into_iter().flat_map(|row| &row.tune).for_each(|(name, number)| decide(document, name, *number));
         document.insert("op", value(own.name.as_str()));
         document.insert("dtypes", value([dtype.to_string()].into_iter().collect::<toml_edit::Array>()));
         document.remove("variant");
         document.remove("domain");
-        Ok(())
+        if kernel.language == Language::Cuda { in_plan(document, theirs, own, call) } else { Ok(()) }
     })?;
+    let text = match kernel.language {
+        Language::C if kernel.front.scratch.is_empty() => in_function(&text, theirs, own, call)?,
+        Language::Cuda => text,
+        Language::C => return Err(why("it has buffers of its own")),
+        Language::Triton => return Err(why("only kernels in C and CUDA C++ are")),
+    };
+    KernelFile::parse(&text)?.check_against(own)?;
+    Ok(text)
+}
+
+/// Gives a tunable the value that a variant has for it, which need not be among its choices.
+fn decide(document: &mut DocumentMut, name: &str, number: i64) {
+    let Some(tunable) = document.get_mut("tune").and_then(|tune| tune.get_mut(name)) else { return };
+    if let Some(choices) = tunable.get_mut("choices").and_then(|choices| choices.as_array_mut())
+        && !choices.iter().any(|choice| choice.as_integer() == Some(number))
+    {
+        choices.push(number);
+    }
+    if let Some(slot) = tunable.get_mut("value") {
+        *slot = value(number);
+    }
+}
+
+fn refused(own: &Operation, why: &str) -> KernelError {
+    KernelError::Inconsistent(format!("it cannot be called for {}: {why}", own.name))
+}
+
+/// Launches and tensor maps with the names that `own` has for tensors; sizes, scalars and absent tensors are given.
+fn in_plan(document: &mut DocumentMut, theirs: &Operation, own: &Operation, call: &Call) -> Result<(), KernelError> {
+    let mut given = Table::new();
+    for symbol in &theirs.symbols {
+        let size = call.symbols.get(symbol).ok_or_else(|| refused(own, &format!("`{symbol}` has no value")))?;
+        given.insert(symbol, value(*size));
+    }
+    for scalar in &theirs.scalars {
+        let number = call.scalars.get(&scalar.name);
+        let number = number.ok_or_else(|| refused(own, &format!("`{}` has no value", scalar.name)))?;
+        given.insert(&scalar.name, value(*number));
+    }
+    let mut names = BTreeMap::new();
+    for tensor in &theirs.tensors {
+        match call.tensors.get(&tensor.name) {
+            Some(Some(name)) => {
+                names.insert(tensor.name.as_str(), name.as_str());
+            }
+            Some(None) => {
+                given.insert(&tensor.name, value(0));
+            }
+            None => return Err(refused(own, &format!("nothing is said of `{}`", tensor.name))),
+        }
+    }
+    let renamed = |old: &mut toml_edit::Value| {
+        if let Some(name) = old.as_str().and_then(|name| names.get(name)) {
+            *old = (*name).into();
+        }
+    };
+    for (key, field) in [("launch", "args"), ("tensormap", "tensor")] {
+        let tables = document.get_mut(key).and_then(|item| item.as_array_of_tables_mut());
+        for item in tables.into_iter().flat_map(|tables| tables.iter_mut()).filter_map(|table| table.get_mut(field)) {
+            match item.as_value_mut() {
+                Some(toml_edit::Value::Array(list)) => list.iter_mut().for_each(renamed),
+                Some(one) => renamed(one),
+                None => {}
+            }
+        }
+    }
+    document.insert("given", Item::Table(given));
+    Ok(())
+}
+
+/// The text with a function of `own` behind it that calls that of `theirs`.
+fn in_function(text: &str, theirs: &Operation, own: &Operation, call: &Call) -> Result<String, KernelError> {
+    let refused = |why: &str| refused(own, why);
     let head = format!("void {}(", theirs.name);
     if text.matches(&head).count() != 1 {
         return Err(refused("it defines its function more than once, or not at all"));
@@ -68,7 +142,7 @@ pub fn adopted(
         arguments.push(format!("(float){size:e}"));
     }
     let function = own.c_function();
-    let text = format!(
+    Ok(format!(
         "{}\n/* {} is {} at these sizes. */\n{} {{\n    {}({});\n}}\n",
         text.replace(&head, &format!("static {head}")),
         own.name,
@@ -76,16 +150,14 @@ pub fn adopted(
         function.trim_end_matches(';'),
         theirs.name,
         arguments.join(", ")
-    );
-    KernelFile::parse(&text)?.check_against(own)?;
-    Ok(text)
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::kernel::{Facts, add_variant};
+    use crate::kernel::{Argument, PlannedLaunch, add_variant};
     use crate::op::{OpSource, Shape};
     use crate::workspace::embedded;
 
@@ -122,7 +194,7 @@ mod tests {
     #[test]
     fn a_kernel_that_ships_is_called_with_what_a_region_has() {
         let shipped = embedded("kernels/cpu/matmul.c").unwrap();
-        let text = adopted(shipped, (&operation("matmul"), &region()), &call(), Dtype::F32).unwrap();
+        let text = adopted(shipped, (&operation("matmul"), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
         assert!(
             text.contains(
                 "void mm_1(const T *x0, const T *w0, T *out) {\n    matmul(x0, w0, 0, out, 1, 4, 6, 8, 1, 0);\n}"
@@ -142,11 +214,70 @@ mod tests {
         let row =
             |text: &str, when, value| add_variant(text, when, &BTreeMap::from([("MR".to_owned(), value)])).unwrap();
         let text = row(&row(shipped, "N > 100", 6), "N <= 6", 8);
-        let text = adopted(&text, (&operation("matmul"), &region()), &call(), Dtype::F32).unwrap();
+        let text = adopted(&text, (&operation("matmul"), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
         let kernel = KernelFile::parse(&text).unwrap();
         assert!(kernel.front.variants.is_empty());
         let facts = Facts::from([("VECTOR_BYTES".to_owned(), 32)]);
         assert_eq!(kernel.resolve(&Shape::default(), Dtype::F32, &facts).unwrap().macros["MR"], 8);
+    }
+
+    #[test]
+    fn the_plan_of_a_kernel_for_a_gpu_hands_on_names_and_sizes() {
+        let facts = Facts::from(
+            [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)]
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        for (file, dtype) in
+            [("kernels/cuda/matmul.cu", Dtype::F32), ("kernels/cuda/nvidia-h200/matmul.cu", Dtype::F16)]
+        {
+            let text =
+                adopted(embedded(file).unwrap(), (&operation("matmul"), &region()), &call(), dtype, &facts).unwrap();
+            let kernel = KernelFile::parse(&text).unwrap();
+            let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
+            assert!(kernel.front.tune.len() > 1 && kernel.front.variants.is_empty());
+            assert!(!resolution.macros.contains_key("M"), "parameters of kernels are called so");
+            let launches = kernel.launches(&region(), &[], &resolution, &facts).unwrap();
+            assert_eq!(resolution.macros["WS_TRANS_B"], 1);
+            assert!(!launches.is_empty());
+            let theirs = operation("matmul");
+            let whole = KernelFile::parse(embedded(file).unwrap()).unwrap();
+            let shape = theirs.complete(&Shape(call().symbols)).unwrap();
+            let of_theirs = whole.resolve(&shape, dtype, &facts).unwrap();
+            let planned = whole.launches(&theirs, &theirs.ints(&shape).unwrap(), &of_theirs, &facts).unwrap();
+            let geometry = |all: &[PlannedLaunch]| -> Vec<_> {
+                all.iter().map(|one| (one.kernel.clone(), one.grid, one.block, one.shared, one.args.len())).collect()
+            };
+            assert_eq!(geometry(&launches), geometry(&planned));
+        }
+    }
+
+    #[test]
+    fn a_scalar_of_a_launch_is_given_as_a_float() {
+        let theirs = operation("rmsnorm");
+        let call = Call {
+            op: "rmsnorm".into(),
+            tensors: [("x", "x0"), ("weight", "w0"), ("y", "out")]
+                .map(|(own, name)| (own.to_owned(), Some(name.to_owned())))
+                .into(),
+            symbols: theirs.symbols.iter().map(|symbol| (symbol.clone(), 8)).collect(),
+            scalars: theirs.scalars.iter().map(|scalar| (scalar.name.clone(), 1e-6)).collect(),
+        };
+        let facts = Facts::from(
+            [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)]
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        let text =
+            adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (&theirs, &region()), &call, Dtype::F32, &facts)
+                .unwrap();
+        let kernel = KernelFile::parse(&text).unwrap();
+        let resolution = kernel.resolve(&Shape::default(), Dtype::F32, &facts).unwrap();
+        let launches = kernel.launches(&region(), &[], &resolution, &facts).unwrap();
+        assert!(launches[0].args.contains(&Argument::Float(1e-6f32.to_bits())), "{launches:?}");
+        let missing = Call { scalars: BTreeMap::new(), ..call };
+        assert!(
+            adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (&theirs, &region()), &missing, Dtype::F32, &facts)
+                .is_err()
+        );
     }
 
     #[test]
@@ -165,11 +296,16 @@ mod tests {
                 symbols: theirs.symbols.iter().map(|symbol| (symbol.clone(), 4)).collect(),
                 scalars: theirs.scalars.iter().map(|scalar| (scalar.name.clone(), 1e-6)).collect(),
             };
-            let text = adopted(shipped(op), (&theirs, &region()), &call, Dtype::F16).unwrap();
+            let text = adopted(shipped(op), (&theirs, &region()), &call, Dtype::F16, &Facts::new()).unwrap();
             assert_eq!(text.contains("(float)1e-6"), !theirs.scalars.is_empty(), "{text}");
         }
         let half = Call { symbols: BTreeMap::new(), ..call() };
-        assert!(adopted(shipped("matmul"), (&operation("matmul"), &region()), &half, Dtype::F32).is_err());
-        assert!(adopted(shipped("fused_mlp"), (&operation("fused_mlp"), &region()), &call(), Dtype::F32).is_err());
+        assert!(
+            adopted(shipped("matmul"), (&operation("matmul"), &region()), &half, Dtype::F32, &Facts::new()).is_err()
+        );
+        assert!(
+            adopted(shipped("fused_mlp"), (&operation("fused_mlp"), &region()), &call(), Dtype::F32, &Facts::new())
+                .is_err()
+        );
     }
 }

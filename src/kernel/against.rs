@@ -69,7 +69,8 @@ impl KernelFile {
             return Err(KernelError::Inconsistent(format!("it is a kernel for {}, not for {}", front.op, op.name)));
         }
         let of_op: BTreeSet<&str> = operation_names(op).chain(["dtype_bytes"]).collect();
-        let own = front.tune.keys().chain(front.lets.keys()).chain(front.scratch.iter().map(|scratch| &scratch.name));
+        let own = front.tune.keys().chain(front.lets.keys()).chain(front.given.keys());
+        let own = own.chain(front.scratch.iter().map(|scratch| &scratch.name));
         for name in own.chain(front.tensor_maps.iter().map(|map| &map.name)) {
             let whose = if of_op.contains(name.as_str()) {
                 format!("of the operation {}", op.name)
@@ -84,10 +85,11 @@ impl KernelFile {
         if let Some(twice) = front.scratch.iter().find(|scratch| !seen.insert(&scratch.name)) {
             return Err(KernelError::Inconsistent(format!("scratch `{}` stands twice", twice.name)));
         }
-        if let Some(symbol) = front.divisible.iter().find(|symbol| !op.symbols.contains(symbol)) {
+        let is_symbol = |name: &&String| op.symbols.contains(name) || front.given.contains_key(*name);
+        if let Some(symbol) = front.divisible.iter().find(|symbol| !is_symbol(symbol)) {
             return Err(KernelError::Inconsistent(format!("divisible: `{symbol}` is not a symbol of {}", op.name)));
         }
-        match front.specialize.iter().find(|symbol| !op.symbols.contains(symbol)) {
+        match front.specialize.iter().find(|symbol| !is_symbol(symbol)) {
             Some(symbol) => {
                 Err(KernelError::Inconsistent(format!("specialize: `{symbol}` is not a symbol of {}", op.name)))
             }
@@ -99,8 +101,14 @@ impl KernelFile {
     fn check_expressions(&self, op: &Operation) -> Result<(), KernelError> {
         let front = &self.front;
         // What decides the tunables' values cannot depend on them.
-        let early: BTreeSet<&str> =
-            op.symbols.iter().map(String::as_str).chain(["dtype_bytes"]).chain(self.facts()).collect();
+        let early: BTreeSet<&str> = op
+            .symbols
+            .iter()
+            .chain(front.given.keys())
+            .map(String::as_str)
+            .chain(["dtype_bytes"])
+            .chain(self.facts())
+            .collect();
         let late: BTreeSet<&str> =
             early.iter().copied().chain(front.tune.keys().chain(front.lets.keys()).map(String::as_str)).collect();
         let check = |place: String, known: &BTreeSet<&str>, expr: &Expr| match expr

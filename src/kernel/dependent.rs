@@ -44,7 +44,10 @@ impl KernelFile {
         let mut all: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
         for (index, launch) in self.front.launches.iter().enumerate() {
             let is_number = |name: &str| {
-                matches!(named(&self.front, op, name), Some(Named::Symbol(_) | Named::Scalar(_) | Named::Constant))
+                matches!(
+                    named(&self.front, op, name),
+                    Some(Named::Symbol(_) | Named::Scalar(_) | Named::Given(_) | Named::Constant)
+                )
             };
             let places = (0..launch.args.len()).filter(|place| is_number(&launch.args[*place]));
             let places: BTreeSet<usize> = places.collect();

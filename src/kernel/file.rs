@@ -70,6 +70,10 @@ pub struct FrontMatter {
     /// Constants derived from the others.
     #[serde(default, rename = "let")]
     pub lets: BTreeMap<String, Expr>,
+    /// What it is told beside the operation's symbols and scalars, one value each (GPU): a kernel of an operation of any size, used for
+    /// another operation of one size, finds its sizes here.
+    #[serde(default)]
+    pub given: BTreeMap<String, Given>,
     /// Other constants for some shapes; the first that holds is taken.
     #[serde(default, rename = "variant")]
     pub variants: Vec<Variant>,
@@ -82,6 +86,16 @@ pub struct FrontMatter {
     /// Kernels to start, in order (GPU).
     #[serde(default, rename = "launch")]
     pub launches: Vec<Launch>,
+}
+
+/// A value that a kernel file has for a name: a whole number is a symbol's, or the address of an absent tensor (0); any other a scalar's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Given {
+    /// As `long long`.
+    Int(i64),
+    /// As `float`.
+    Float(f64),
 }
 
 /// A compile-time constant and the values worth trying.

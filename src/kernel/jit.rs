@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::file::Given;
 use super::names::{Named, named};
 use super::{Facts, KernelError, KernelFile, Resolution};
 use crate::expr::Expr;
@@ -124,10 +125,12 @@ impl KernelFile {
             Some(Named::Scratch(index)) => {
                 Ok(JitArgument::Pointer(self.front.scratch[index].dtype.stored(resolution.dtype)))
             }
-            Some(Named::Symbol(_)) => Ok(JitArgument::Integer { divisible: jit.divisible.contains(name) }),
+            Some(Named::Symbol(_) | Named::Given(Given::Int(_))) => {
+                Ok(JitArgument::Integer { divisible: jit.divisible.contains(name) })
+            }
             // Its value may differ between shapes that share a compilation.
             Some(Named::Constant) => Ok(JitArgument::Integer { divisible: false }),
-            Some(Named::Scalar(_)) => Ok(JitArgument::Float),
+            Some(Named::Scalar(_) | Named::Given(Given::Float(_))) => Ok(JitArgument::Float),
             Some(Named::Map) | None => Err(KernelError::Launch {
                 place: format!("launch {} ({})", jit.launch + 1, jit.kernel),
                 what: format!("`{name}` is nothing that a Triton kernel takes"),

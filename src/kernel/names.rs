@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::file::Given;
 use super::{Facts, FrontMatter, KernelFile, Language, Resolution};
-use crate::op::Operation;
+use crate::op::{Operation, Shape};
 
 /// What a name among the arguments stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Named {
     Tensor(usize),
     Scratch(usize),
@@ -14,6 +15,7 @@ pub(super) enum Named {
     Scalar(usize),
     Map,
     Constant,
+    Given(Given),
 }
 
 /// Looks a name up; nothing has the name of something else in a file that was checked against its operation.
@@ -29,10 +31,21 @@ pub(super) fn named(front: &FrontMatter, op: &Operation, name: &str) -> Option<N
         .or_else(symbol)
         .or_else(scalar)
         .or_else(map)
+        .or_else(|| front.given.get(name).copied().map(Named::Given))
         .or_else(|| constant.then_some(Named::Constant))
 }
 
 impl KernelFile {
+    /// A shape with the sizes that the file is given besides.
+    pub(super) fn with_given(&self, shape: &Shape) -> Shape {
+        let mut all = shape.clone();
+        all.0.extend(self.front.given.iter().filter_map(|(name, value)| match value {
+            Given::Int(value) => Some((name.clone(), *value)),
+            Given::Float(_) => None,
+        }));
+        all
+    }
+
     /// The kernels that may be launched with these constants, each once: what a compilation must make. A launch is left out
     /// where its `when` cannot hold, whatever the symbols are.
     #[must_use]

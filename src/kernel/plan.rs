@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::file::Given;
 use super::jit::known_at;
 use super::names::{Named, instance, named};
 use super::resolve::scratch_elements;
@@ -70,6 +71,8 @@ pub enum Argument {
     TensorMap(PlannedMap),
     /// Value of a tunable or let, as `long long`.
     Constant(i64),
+    /// Bits of a `float` that the file is given.
+    Float(u32),
 }
 
 impl Argument {
@@ -77,7 +80,7 @@ impl Argument {
     const fn bytes(&self) -> usize {
         match self {
             Self::Tensor(_) | Self::Scratch(_) | Self::Symbol(_) | Self::Constant(_) => 8,
-            Self::Scalar(_) => 4,
+            Self::Scalar(_) | Self::Float(_) => 4,
             Self::TensorMap(_) => 128,
         }
     }
@@ -102,6 +105,7 @@ impl KernelFile {
             return Err(KernelError::Inconsistent(what));
         }
         let shape = Shape(op.symbols.iter().cloned().zip(ints.iter().copied()).collect());
+        let shape = self.with_given(&shape);
         let known = known_at(&shape, resolution, facts);
         if self.language == Language::Triton && self.jit_launches(&shape, &known)? != resolution.jit {
             let what = format!("it was not compiled for shape {shape}");
@@ -269,6 +273,8 @@ impl Planner<'_> {
             Some(Named::Symbol(index)) => Argument::Symbol(index),
             Some(Named::Scalar(index)) => Argument::Scalar(index),
             Some(Named::Map) => Argument::TensorMap(self.map(place, name)?),
+            Some(Named::Given(Given::Int(value))) => Argument::Constant(value),
+            Some(Named::Given(Given::Float(value))) => Argument::Float((value as f32).to_bits()),
             Some(Named::Constant) => match self.resolution.macros.get(name) {
                 Some(value) => Argument::Constant(*value),
                 None => return Err(refuse(place, format!("`{name}` has no value"))),

@@ -32,6 +32,7 @@ impl KernelFile {
     /// A shape outside the domain, or an expression that fails there.
     pub fn resolve(&self, shape: &Shape, dtype: Dtype, facts: &Facts) -> Result<Resolution, KernelError> {
         let front = &self.front;
+        let shape = &self.with_given(shape);
         let mut known: BTreeMap<String, i64> = facts.clone();
         known.extend(shape.0.clone());
         known.insert("dtype_bytes".into(), dtype.bytes() as i64);

@@ -20,7 +20,7 @@ pub use driver::{
     Arguments, CudaError, DeviceMemory, Event, Function, FunctionFacts, Geometry, Gpu, GpuFacts, Graph, MapElement,
     MapSpec, MapSwizzle, Module, TensorMap, Vault, driver_version,
 };
-pub use launch::{Host, Image, KernelImage};
+pub use launch::{Host, Image, KernelImage, map_spec};
 pub use nvml::{Gauge, Gauged};
 pub use opening::Starting;
 pub use sanitizer::{Tool, examine, sanitizer};

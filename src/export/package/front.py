@@ -1,10 +1,11 @@
-"""Finds the package's files for PyTorch on this machine; everything is in `build/torch-cpu`."""
+"""Finds the package's files for PyTorch on this machine; everything is in the folder of its kind of device."""
 
 import importlib.util
 import os
 import sys
 
-_folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "build", "torch-cpu")
+_build = os.path.join(os.path.dirname(os.path.abspath(__file__)), "build")
+_folder = next(os.path.join(_build, kind) for kind in ("torch-cuda", "torch-cpu") if os.path.isdir(os.path.join(_build, kind)))
 _name = __name__ + "._variant"
 _spec = importlib.util.spec_from_file_location(_name, os.path.join(_folder, "__init__.py"), submodule_search_locations=[_folder])
 _variant = importlib.util.module_from_spec(_spec)

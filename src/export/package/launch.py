@@ -1,80 +1,30 @@
-"""Shared objects of kernels for processors: loaded, and called on tensors."""
-
-import ctypes
-import hashlib
-import os
-import threading
+"""A kernel on tensors: what it was judged for is looked at on every call, and nothing is copied."""
 
 import torch
 
-from .plans import HERE, PLANS
+from .plans import PLANS
+
+if "capability" in PLANS:
+    from .cuda import Code
+
+    KIND = "cuda"
+else:
+    from .cpu import Code, prepare
+
+    KIND = "cpu"
+
+# Scratch buffers lie in one allocation, each on so many bytes.
+APART = 256
 
 
-class Unusable(Exception):
-    """Why a kernel cannot run here."""
-
-
-def flags():
-    """What this machine's processor can do."""
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith(("flags", "Features")):
-                return set(line.split(":", 1)[1].split())
-    return set()
-
-
-def check_processor():
-    missing = sorted(set(PLANS["cpu_flags"]) - flags())
-    if missing:
-        raise Unusable(f"the kernels were built for {PLANS['device']}, and this processor has no {', '.join(missing[:4])}")
-
-
-def read(path, digest):
-    """A file of the package, where it is what the package says it is."""
-    full = os.path.join(HERE, path)
-    with open(full, "rb") as file:
-        found = hashlib.sha256(file.read()).hexdigest()
-    if found != digest:
-        raise Unusable(f"{path} is not the file that was exported: its digest differs from plans.json")
-    return full
-
-
-_threads = None
-_lock = threading.Lock()
-
-
-def threads():
-    """`ws_parallel`, over the threads of PyTorch's own OpenMP where it has one."""
-    global _threads
-    with _lock:
-        if _threads is None:
-            path = read(PLANS["threads"]["path"], PLANS["threads"]["sha256"])
-            library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-            library.ws_threads.argtypes = [ctypes.c_int, ctypes.c_void_p]
-            library.ws_threads.restype = None
-            _threads = library
-        _threads.ws_threads(torch.get_num_threads(), openmp())
-        return _threads
-
-
-def openmp():
-    """Where GOMP_parallel is in this process, if anywhere: torch brings its own under a name of its own."""
-    try:
-        with open("/proc/self/maps") as file:
-            paths = {line.split()[-1] for line in file if "libgomp" in line or "libiomp" in line or "libomp" in line}
-    except OSError:
-        return None
-    for path in sorted(paths):
-        try:
-            function = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
-            return ctypes.cast(function, ctypes.c_void_p).value
-        except (OSError, AttributeError):
-            continue
-    return None
+def ready():
+    """Whatever is needed before the first call."""
+    if KIND == "cpu":
+        prepare()
 
 
 class Kernel:
-    """One kernel: tensors in, tensors out. Nothing is copied."""
+    """One kernel: tensors in, tensors out."""
 
     def __init__(self, plan):
         self.plan, self.name = plan, plan["name"]
@@ -82,32 +32,49 @@ class Kernel:
         kind = lambda one: getattr(torch, one["dtype"])
         self.forms = [(tuple(one["shape"]), tuple(one["stride"]), kind(one)) for one in plan["inputs"]]
         self.made = [(tuple(one["shape"]), tuple(one["stride"]), kind(one)) for one in plan["outputs"]]
-        self.scratch = [(one["bytes"], one["zero"]) for one in plan["scratch"]]
         self.single = len(self.made) == 1
-        check_processor()
-        threads()
-        library = ctypes.CDLL(read(plan["image"]["path"], plan["image"]["sha256"]))
-        entry = library.ws_entry
-        entry.argtypes = [ctypes.c_void_p] * 3
-        entry.restype = None
-        self.entry, self.library = entry, library
-        self.pointers = ctypes.c_void_p * (len(self.forms) + len(self.made) + len(self.scratch))
+        self.places, self.zeroed, self.scratch = [], [], 0
+        for one in plan["scratch"]:
+            self.places.append(self.scratch)
+            if one["zero"]:
+                self.zeroed.append((self.scratch, one["bytes"]))
+            self.scratch += -(-one["bytes"] // APART) * APART
+        self.code = Code(plan, len(self.forms) + len(self.made) + len(self.places))
+
+    def why_not(self, device):
+        """Why it is not for this device; none where it is."""
+        return self.code.why_not(device)
 
     def check(self, tensors):
         """Everything that was judged, or an error: never a kernel on what it was not judged for."""
         for at, (one, (shape, stride, dtype)) in enumerate(zip(tensors, self.forms)):
-            if one.shape != shape or one.dtype != dtype or one.device.type != "cpu" or one.stride() != stride and not alike(one, stride):
+            if one.shape != shape or one.dtype != dtype or one.device.type != KIND or one.stride() != stride and not alike(one, stride):
                 raise RuntimeError(
                     f"{self.name}: argument {at} is {one.dtype} {tuple(one.shape)} strides {one.stride()} on {one.device}; "
-                    f"judged was {dtype} {shape} strides {stride} on cpu"
+                    f"judged was {dtype} {shape} strides {stride} on {KIND}"
                 )
 
     def __call__(self, *tensors):
         self.check(tensors)
-        outputs = [torch.empty_strided(shape, stride, dtype=dtype) for shape, stride, dtype in self.made]
-        scratch = [(torch.zeros if zero else torch.empty)(size, dtype=torch.uint8) for size, zero in self.scratch]
-        pointers = self.pointers(*[one.data_ptr() for one in (*tensors, *outputs, *scratch)])
-        self.entry(pointers, None, None)
+        device = tensors[0].device
+        addresses, kept = [], None
+        for one in tensors:
+            address = one.data_ptr()
+            if address % self.code.alignment:
+                # The judge's buffers are aligned, and a slice may begin anywhere.
+                copy = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device).copy_(one)
+                kept = (kept, copy)
+                address = copy.data_ptr()
+            addresses.append(address)
+        outputs = [torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in self.made]
+        addresses += [one.data_ptr() for one in outputs]
+        zeroed = ()
+        if self.scratch:
+            scratch = torch.empty(self.scratch + APART, dtype=torch.uint8, device=device)
+            first = -(-scratch.data_ptr() // APART) * APART
+            addresses += [first + place for place in self.places]
+            zeroed = [(first + place, size) for place, size in self.zeroed]
+        self.code.run(device, addresses, zeroed)
         self.calls += 1
         return outputs[0] if self.single else tuple(outputs)
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from .launch import Kernel, Unusable
-from .plans import KERNELS, NAME, VERSION
+from .launch import KIND, Kernel
+from .plans import KERNELS, NAME, VERSION, Unusable
 
 NAMESPACE = f"warpsmith_{NAME}_{VERSION}"
 
@@ -16,7 +16,7 @@ def _register(kernel):
     arguments = ", ".join(f"Tensor a{at}" for at in range(count))
     given = "Tensor" if results == 1 else "(" + ", ".join(["Tensor"] * results) + ")"
     _library.define(f"{kernel.name}({arguments}) -> {given}", tags=(torch.Tag.needs_exact_strides,))
-    _library.impl(kernel.name, kernel, "CPU")
+    _library.impl(kernel.name, kernel, KIND.upper())
 
     def fake(*tensors):
         made = [tensors[0].new_empty_strided(shape, stride, dtype=dtype) for shape, stride, dtype in kernel.made]

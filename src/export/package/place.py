@@ -7,7 +7,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from . import regions
-from .launch import threads
+from .launch import ready
 from .operators import LOADED, UNUSABLE, operator_of
 from .plans import FAMILIES, KERNELS, NAME, TORCH, VERSION
 
@@ -92,10 +92,18 @@ def chosen(gm):
         if not regions.is_static(region) or taken & set(region.nodes):
             continue
         region.key_ = region.key
-        if region.key_ in LOADED:
+        if region.key_ in LOADED and is_for(LOADED[region.key_], region):
             taken |= set(region.nodes)
             found.append(region)
     return found
+
+
+def is_for(kernel, region):
+    """Whether a kernel was judged for the device that a region is on."""
+    why = kernel.why_not(region.inputs[0].meta["val"].device)
+    if why:
+        say(f"{kernel.name} is left out: {why}")
+    return why is None
 
 
 def replace(graph, region):
@@ -154,7 +162,7 @@ def enable():
         say(f"{name} is left out: {why}")
     if torch.__version__ != TORCH:
         say(f"exported with PyTorch {TORCH}, and this is {torch.__version__}: regions may be cut differently; what is placed is said with every graph")
-    threads()
+    ready()
     dynamo = torch._dynamo.config
     _before = (dynamo.automatic_dynamic_shapes, config.shape_padding)
     # A second shape would else make one dynamic graph for both, in which no kernel has a place.
@@ -187,7 +195,7 @@ def patch(model):
     kernel's place in them as Inductor would cut them, all others as they were written."""
     if hasattr(model, "_warpsmith_forward"):
         return model
-    threads()
+    ready()
     original = model.forward
     compiled = torch.compile(original, backend=backend, dynamic=False)
 

@@ -1,5 +1,6 @@
 """What was judged: shapes, strides and types of every kernel, and the file that it is in."""
 
+import hashlib
 import json
 import os
 
@@ -14,3 +15,17 @@ TORCH = PLANS["torch"]
 KERNELS = PLANS["kernels"]
 BY_KEY = {kernel["key"]: kernel for kernel in KERNELS}
 FAMILIES = {kernel["family"] for kernel in KERNELS}
+
+
+class Unusable(Exception):
+    """Why a kernel cannot run here."""
+
+
+def read(file):
+    """The path of a file of the package, where it is what the package says it is."""
+    full = os.path.join(HERE, file["path"])
+    with open(full, "rb") as opened:
+        found = hashlib.sha256(opened.read()).hexdigest()
+    if found != file["sha256"]:
+        raise Unusable(f"{file['path']} is not the file that was exported: its digest differs from plans.json")
+    return full

@@ -38,6 +38,42 @@ pub enum MapSwizzle {
     B128,
 }
 
+impl MapElement {
+    const fn raw(self) -> Type {
+        match self {
+            Self::F16 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            Self::Bf16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            Self::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            Self::I64 => Type::CU_TENSOR_MAP_DATA_TYPE_INT64,
+            Self::I32 => Type::CU_TENSOR_MAP_DATA_TYPE_INT32,
+            Self::U8 => Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        }
+    }
+
+    /// The driver's number for it.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.raw() as u32
+    }
+}
+
+impl MapSwizzle {
+    const fn raw(self) -> Swizzle {
+        match self {
+            Self::None => Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+            Self::B32 => Swizzle::CU_TENSOR_MAP_SWIZZLE_32B,
+            Self::B64 => Swizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+            Self::B128 => Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+        }
+    }
+
+    /// The driver's number for it.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.raw() as u32
+    }
+}
+
 /// A tensor and the box that is copied of it; dimensions from the innermost.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MapSpec {
@@ -96,27 +132,13 @@ impl Gpu {
         // A rank of one has no strides, and the driver still wants a pointer that is not null.
         let mut strides = spec.strides.clone();
         strides.push(0);
-        let element = match spec.element {
-            MapElement::F16 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            MapElement::Bf16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            MapElement::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-            MapElement::I64 => Type::CU_TENSOR_MAP_DATA_TYPE_INT64,
-            MapElement::I32 => Type::CU_TENSOR_MAP_DATA_TYPE_INT32,
-            MapElement::U8 => Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
-        };
-        let swizzle = match spec.swizzle {
-            MapSwizzle::None => Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
-            MapSwizzle::B32 => Swizzle::CU_TENSOR_MAP_SWIZZLE_32B,
-            MapSwizzle::B64 => Swizzle::CU_TENSOR_MAP_SWIZZLE_64B,
-            MapSwizzle::B128 => Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-        };
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: the arrays have `rank` entries (strides one more than is read), the map lies on 64 bytes. The address is
         // written into the map, not read.
         let result = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &raw mut map,
-                element,
+                spec.element.raw(),
                 rank as u32,
                 spec.address as *mut std::ffi::c_void,
                 spec.dims.as_ptr(),
@@ -124,7 +146,7 @@ impl Gpu {
                 spec.extent.as_ptr(),
                 spec.steps.as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                swizzle,
+                spec.swizzle.raw(),
                 CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )

@@ -5,16 +5,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::super::driver::{
-    Arguments, CudaError, Event, Function, Geometry, Gpu, Graph, MapElement, MapSpec, MapSwizzle, TensorMap,
+    Arguments, CudaError, Event, Function, Geometry, Gpu, Graph, MapElement, MapSpec, MapSwizzle,
 };
 use super::super::judge::{Arena, Desk, Ground, Library};
 use super::{Image, KernelImage, glue};
 use crate::backend::{Call, CaseMemory, Conditions, Fault, Span, StartError, Step};
 use crate::kernel::{Argument, MapSource, PlannedLaunch, PlannedMap, Swizzle};
 use crate::op::{Dtype, ElementType};
-
-/// Threads of a warp.
-const WARP: u32 = 32;
 
 /// Graphs kept: a timing session comes back to the same rotated buffers again and again.
 const MOST_GRAPHS: usize = 512;
@@ -90,15 +87,7 @@ impl Host {
             return Ok(Rc::clone(plan));
         }
         let Some(Loaded::Kernel { image: kernel, .. }) = self.loaded.get(image) else { return Ok([].into()) };
-        let planned = kernel.kernel.launches(&kernel.op, ints, &kernel.resolution, &kernel.facts);
-        let mut planned = planned.map_err(|error| CudaError::Launch(error.to_string()))?;
-        for launch in &mut planned {
-            // Triton's compiler decides these.
-            if let Some(code) = kernel.compiled.jit.get(&launch.kernel) {
-                launch.shared = code.shared;
-                launch.block = [code.num_warps.saturating_mul(WARP), 1, 1];
-            }
-        }
+        let planned = kernel.launches(ints).map_err(|error| CudaError::Launch(error.to_string()))?;
         let plan: Rc<[PlannedLaunch]> = planned.into();
         self.plans.insert((image, ints.to_vec()), Rc::clone(&plan));
         Ok(plan)
@@ -298,13 +287,14 @@ fn arguments(
             Argument::Symbol(index) => all.long(*call.ints.get(*index).ok_or_else(missing)?),
             Argument::Scalar(index) => all.float(*call.floats.get(*index).ok_or_else(missing)?),
             Argument::Constant(value) => all.long(*value),
+            Argument::Float(bits) => all.float(f32::from_bits(*bits)),
             Argument::TensorMap(map) => {
                 let index = match map.source {
                     MapSource::Tensor(index) => index,
                     MapSource::Scratch(index) => tensors + index,
                 };
                 let address = at(index)?.ok_or_else(|| CudaError::Launch("a tensor map of an absent tensor".into()))?;
-                all.map(&encode(gpu, map, address, image.resolution.dtype)?)
+                all.map(&gpu.tensor_map(&map_spec(map, address, image.resolution.dtype))?)
             }
         })
     })?;
@@ -312,7 +302,9 @@ fn arguments(
     Ok((0..hidden).fold(given, |all, _| all.pointer(0)))
 }
 
-fn encode(gpu: &Gpu, map: &PlannedMap, address: u64, dtype: Dtype) -> Result<TensorMap, CudaError> {
+/// What the driver is told of a map over what begins at `address`, in a kernel for tensors of `dtype`.
+#[must_use]
+pub fn map_spec(map: &PlannedMap, address: u64, dtype: Dtype) -> MapSpec {
     let element = match (map.dtype, dtype) {
         (ElementType::I64, _) => MapElement::I64,
         (ElementType::I32, _) => MapElement::I32,
@@ -327,7 +319,7 @@ fn encode(gpu: &Gpu, map: &PlannedMap, address: u64, dtype: Dtype) -> Result<Ten
         Swizzle::Bytes64 => MapSwizzle::B64,
         Swizzle::Bytes128 => MapSwizzle::B128,
     };
-    gpu.tensor_map(&MapSpec {
+    MapSpec {
         address,
         element,
         dims: map.dims.clone(),
@@ -335,7 +327,7 @@ fn encode(gpu: &Gpu, map: &PlannedMap, address: u64, dtype: Dtype) -> Result<Ten
         extent: map.extent.clone(),
         steps: map.elem_strides.clone(),
         swizzle,
-    })
+    }
 }
 
 /// What loading met: code that cannot be loaded is the kernel's fault, a lost device the machine's.

@@ -5,8 +5,11 @@ use std::rc::Rc;
 use super::super::compile::Compiled;
 use super::super::judge::Library;
 use crate::backend::Step;
-use crate::kernel::{Facts, KernelFile, Resolution};
+use crate::kernel::{Facts, KernelError, KernelFile, PlannedLaunch, Resolution};
 use crate::op::Operation;
+
+/// Threads of a warp.
+const WARP: u32 = 32;
 
 /// Code for a device, with what is needed to launch it; cheap to clone.
 #[derive(Debug, Clone)]
@@ -51,6 +54,23 @@ impl Image {
             resolution: resolution.clone(),
             facts: facts.clone(),
         }))
+    }
+}
+
+impl KernelImage {
+    /// What to start for these values of the operation's symbols, with what Triton's compiler decides filled in.
+    ///
+    /// # Errors
+    /// As [`KernelFile::launches`].
+    pub fn launches(&self, ints: &[i64]) -> Result<Vec<PlannedLaunch>, KernelError> {
+        let mut planned = self.kernel.launches(&self.op, ints, &self.resolution, &self.facts)?;
+        for launch in &mut planned {
+            if let Some(code) = self.compiled.jit.get(&launch.kernel) {
+                launch.shared = code.shared;
+                launch.block = [code.num_warps.saturating_mul(WARP), 1, 1];
+            }
+        }
+        Ok(planned)
     }
 }
 

@@ -5,5 +5,5 @@ mod host;
 mod image;
 
 pub use glue::glue;
-pub use host::Host;
+pub use host::{Host, map_spec};
 pub use image::{Image, KernelImage};

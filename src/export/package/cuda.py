@@ -1,0 +1,204 @@
+"""Cubins of kernels for one GPU, started through the driver in PyTorch's context, on its current stream."""
+
+import ctypes
+import threading
+
+import torch
+
+from .plans import PLANS, Unusable, read
+
+# Of `cuda.h`.
+COOPERATIVE, CLUSTER, DEPENDENT = 2, 4, 6
+MOST_SHARED, LARGE_CLUSTERS = 8, 14
+PORTABLE_CLUSTER = 8
+L2_PROMOTION_128B = 2
+BUFFER = ctypes.sizeof(ctypes.c_uint64)
+MAP, MAP_ALIGNMENT = 128, 64
+
+
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint32 * 16)]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    ]
+
+
+_driver = None
+
+
+def driver():
+    """The driver's library, which PyTorch has loaded already."""
+    global _driver
+    if _driver is None:
+        try:
+            library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise Unusable(f"there is no NVIDIA driver: {error}") from None
+        library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
+        library.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
+        library.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        library.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
+        library.cuFuncSetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+        library.cuTensorMapEncodeTiled.argtypes = [
+            ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, *[ctypes.c_void_p] * 4, *[ctypes.c_int] * 4
+        ]
+        _driver = library
+    return _driver
+
+
+def check(result, doing):
+    if result:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorName(result, ctypes.byref(text))
+        raise RuntimeError(f"{doing}: {text.value.decode() if text.value else result}")
+
+
+class Code:
+    """What runs of one kernel: its launches, made ready on each device that it is called on."""
+
+    alignment = 256
+
+    def __init__(self, plan, count):
+        self.name = plan["name"]
+        self.launches = plan["launches"]
+        self.images = {}
+        for launch in self.launches:
+            path = launch["cubin"]["path"]
+            if path not in self.images:
+                with open(read(launch["cubin"]), "rb") as file:
+                    self.images[path] = file.read()
+        self.ready, self.lock = {}, threading.Lock()
+
+    def why_not(self, device):
+        name = torch.cuda.get_device_name(device)
+        if name != PLANS["device"]:
+            return f"it was judged on {PLANS['device']}, and {device} is {name}"
+        major, minor = torch.cuda.get_device_capability(device)
+        if major * 10 + minor != PLANS["capability"]:
+            return f"it is for compute capability {PLANS['capability'] / 10}, and {device} has {major}.{minor}"
+        return None
+
+    def load(self, device):
+        """The launches in a device's context."""
+        why = self.why_not(device)
+        if why:
+            raise RuntimeError(f"{self.name}: {why}")
+        # Whoever calls this holds the lock, and the device is current.
+        modules, made = {}, []
+        for launch in self.launches:
+            path = launch["cubin"]["path"]
+            if path not in modules:
+                modules[path] = ctypes.c_void_p()
+                check(driver().cuModuleLoadData(ctypes.byref(modules[path]), self.images[path]), f"loading {self.name}")
+            made.append(Launch(launch, modules[path]))
+        return made
+
+    def run(self, device, addresses, zeroed):
+        index = device.index
+        if index != torch._C._cuda_getDevice():
+            with torch.cuda.device(index):
+                return self.run(device, addresses, zeroed)
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        for address, size in zeroed:
+            check(driver().cuMemsetD8Async(address, 0, size, stream), f"clearing scratch of {self.name}")
+        # Arguments are written in place: one caller at a time.
+        with self.lock:
+            launches = self.ready.get(index)
+            if launches is None:
+                launches = self.ready[index] = self.load(device)
+            for launch in launches:
+                launch(addresses, stream)
+
+
+class Launch:
+    """One launch, everything packed but the addresses and the stream."""
+
+    def __init__(self, plan, module):
+        self.name = plan["function"]
+        function = ctypes.c_void_p()
+        check(driver().cuModuleGetFunction(ctypes.byref(function), module, self.name.encode()), f"finding {self.name}")
+        self.function = function.value
+        if plan["shared"]:
+            self.set(MOST_SHARED, plan["shared"])
+        cluster = plan["cluster"]
+        if cluster and cluster[0] * cluster[1] * cluster[2] > PORTABLE_CLUSTER:
+            self.set(LARGE_CLUSTERS, 1)
+        wanted = [(CLUSTER, cluster)] if cluster else []
+        wanted += [(COOPERATIVE, [1])] if plan["cooperative"] else []
+        wanted += [(DEPENDENT, [1])] if plan["pdl"] else []
+        self.attributes = (Attribute * max(len(wanted), 1))()
+        for attribute, (number, values) in zip(self.attributes, wanted):
+            attribute.id = number
+            attribute.value[: len(values)] = values
+        self.config = Config((ctypes.c_uint * 3)(*plan["grid"]), (ctypes.c_uint * 3)(*plan["block"]), plan["shared"], None,
+                             ctypes.addressof(self.attributes), len(wanted))
+        self.where = ctypes.addressof(self.config)
+        self.pack(plan["args"])
+
+    def set(self, attribute, value):
+        check(driver().cuFuncSetAttribute(self.function, attribute, value), f"preparing {self.name}")
+
+    def pack(self, given):
+        # Each argument on 64 bytes, as tensor maps must be.
+        places, size = [], 0
+        for one in given:
+            places.append(size)
+            size += MAP if isinstance(one, dict) and "map" in one else MAP_ALIGNMENT
+        self.memory = (ctypes.c_ubyte * (size + MAP_ALIGNMENT))()
+        begin = -(-ctypes.addressof(self.memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        self.pointers = (ctypes.c_void_p * max(len(given), 1))(*[begin + place for place in places])
+        self.arguments = ctypes.addressof(self.pointers)
+        self.buffers, self.maps = [], []
+        for one, place in zip(given, places):
+            (kind, value), = one.items()
+            at = begin + place
+            if kind == "buffer" and value is not None:
+                self.buffers.append((ctypes.c_uint64.from_address(at), value))
+            elif kind == "long":
+                ctypes.c_int64.from_address(at).value = value
+            elif kind == "float":
+                ctypes.c_float.from_address(at).value = value
+            elif kind == "map":
+                self.maps.append(Map(value, at))
+
+    def __call__(self, addresses, stream):
+        for slot, index in self.buffers:
+            slot.value = addresses[index]
+        for one in self.maps:
+            one(addresses)
+        self.config.stream = stream
+        result = driver().cuLaunchKernelEx(self.where, self.function, self.arguments, None)
+        if result:
+            check(result, f"launching {self.name}")
+
+
+class Map:
+    """A tensor map, encoded again where its tensor is elsewhere."""
+
+    def __init__(self, plan, at):
+        rank = len(plan["dims"])
+        self.buffer, self.at, self.address = plan["buffer"], at, None
+        self.element, self.rank, self.swizzle = plan["element"], rank, plan["swizzle"]
+        self.dims = (ctypes.c_uint64 * rank)(*plan["dims"])
+        # A rank of one has no strides, and the driver still wants a pointer.
+        self.strides = (ctypes.c_uint64 * rank)(*plan["strides"])
+        self.extent = (ctypes.c_uint32 * rank)(*plan["extent"])
+        self.steps = (ctypes.c_uint32 * rank)(*plan["steps"])
+
+    def __call__(self, addresses):
+        address = addresses[self.buffer]
+        if address == self.address:
+            return
+        result = driver().cuTensorMapEncodeTiled(
+            self.at, self.element, self.rank, address, self.dims, self.strides, self.extent, self.steps, 0, self.swizzle, L2_PROMOTION_128B, 0
+        )
+        check(result, "describing a tensor")
+        self.address = address
