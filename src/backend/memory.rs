@@ -1,7 +1,7 @@
 //! The tensors of one case, placed in an arena.
 
 use super::values::{decode_into, encode_one};
-use super::{Arena, Call, Exchange, FileValues, Placing, Poison, Region, Span};
+use super::{Arena, Call, Exchange, Placing, Poison, Region, Span};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
 use crate::op::{Case, Distribution, Draw, DrawPlan, ElementType, OpError, Operation, Role, Stored, TensorSpec};
 use crate::rng::Stream;
@@ -175,31 +175,15 @@ impl CaseMemory {
         self.copies.len()
     }
 
-    /// Draws a copy's inputs from `seed`, as the case's kind of input says.
+    /// Draws a copy's inputs from `seed`, as the case's kind of input says. What a file draws stays zero.
     ///
     /// # Errors
     /// An expression of a draw that fails.
     pub fn draw<A: Arena>(&self, arena: &mut A, copy: usize, seed: u64) -> Result<(), OpError> {
-        self.draw_with(arena, copy, seed, None)
-    }
-
-    /// The same with the values of a file for what that draws; without them such an input is zero.
-    ///
-    /// # Errors
-    /// An expression of a draw that fails.
-    pub fn draw_with<A: Arena>(
-        &self,
-        arena: &mut A,
-        copy: usize,
-        seed: u64,
-        values: Option<&FileValues>,
-    ) -> Result<(), OpError> {
-        let (shape, dtype) = (&self.case.shape, self.case.dtype);
-        let inputs = self.op.tensors.iter().zip(&self.copies[copy].tensors);
-        for (index, (tensor, span)) in inputs.filter(|(tensor, _)| tensor.role == Role::Input).enumerate() {
-            if let (Some(span), Some(how)) = (span, self.op.draw_of(tensor, &self.case)?) {
-                let plan = DrawPlan::new(&self.op, tensor, shape, dtype, how, seed)?;
-                draw_one(arena, span, &plan, values.map(|values| (values, index)));
+        for (span, plan) in input_plans(&self.op, &self.case, &self.inputs(copy), seed)? {
+            match plan.dist {
+                Distribution::File => arena.zero(&span),
+                _ => arena.draw(&span, &plan),
             }
         }
         Ok(())
@@ -407,18 +391,23 @@ struct Zone<'a> {
     poison: Poison,
 }
 
-/// Draws an input: by the plan, or what a file's values become by it, where `values` has them by the input's number.
-pub(crate) fn draw_one<A: Arena>(arena: &mut A, span: &Span, plan: &DrawPlan, values: Option<(&FileValues, usize)>) {
-    match values.filter(|_| plan.dist == Distribution::File) {
-        Some((values, input)) => arena.fill(span, &mut |bytes| {
-            // It is as long as it was made for it.
-            if values.read(input, bytes).is_ok() {
-                plan.fill(bytes);
-            }
-        }),
-        None if plan.dist == Distribution::File => arena.zero(span),
-        None => arena.draw(span, plan),
+/// How each of a case's inputs that are drawn is, with its place; `spans` has those of all inputs in the operation's order.
+///
+/// # Errors
+/// An expression of a draw that fails.
+pub(crate) fn input_plans(
+    op: &Operation,
+    case: &Case,
+    spans: &[Option<Span>],
+    seed: u64,
+) -> Result<Vec<(Span, DrawPlan)>, OpError> {
+    let mut plans = Vec::with_capacity(spans.len());
+    for (tensor, span) in op.tensors.iter().filter(|tensor| tensor.role == Role::Input).zip(spans) {
+        if let (Some(span), Some(how)) = (span, op.draw_of(tensor, case)?) {
+            plans.push((*span, DrawPlan::new(op, tensor, &case.shape, case.dtype, how, seed)?));
+        }
     }
+    Ok(plans)
 }
 
 /// Role and size in bytes of each tensor, `None` where it is absent.

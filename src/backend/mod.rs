@@ -8,7 +8,6 @@ mod cache;
 mod call;
 pub mod cpu;
 pub mod cuda;
-mod drawn;
 mod fault;
 mod memory;
 mod step;
@@ -25,9 +24,8 @@ pub use bounds::Place;
 pub(crate) use bounds::{merge_outputs, told_apart};
 pub use cache::compiled_kernels;
 pub use call::{Call, Region, Span, calls_per_sample};
-pub use drawn::FileValues;
 pub use fault::Fault;
-pub(crate) use memory::draw_one;
+pub(crate) use memory::input_plans;
 pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
 pub use step::Step;
 
@@ -338,7 +336,7 @@ pub struct Exchange {
     pub to: usize,
 }
 
-/// Memory that a process of the judge's may map: it reads, and cannot write.
+/// Memory that a process of the judge's may map.
 #[derive(Debug)]
 pub struct Lent {
     /// Whether it is a device's, to be mapped by its driver.
@@ -372,7 +370,7 @@ pub trait Arena {
     fn place(&mut self, region: Region, bytes: usize) -> Result<Span, MemoryError>;
     /// Forgets all buffers.
     fn reset(&mut self);
-    /// Writes values drawn as `plan` says.
+    /// Writes values drawn as `plan` says; those that a file has drawn stand there already.
     fn draw(&mut self, span: &Span, plan: &DrawPlan);
     /// Writes poison.
     fn poison(&mut self, stretches: &[Poison]);

@@ -135,7 +135,13 @@ impl DrawPlan {
         })
     }
 
-    /// Whether values stay as a file draws them.
+    /// Whether nothing is to be written: a file has drawn the values, and they stay as they are.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        self.dist == Distribution::File && (self.stored.dtype().is_none() || self.is_plain())
+    }
+
+    /// Whether values stay as they are drawn.
     fn is_plain(&self) -> bool {
         (self.scale, self.shift, self.row_scale) == (1.0, 0.0, RowScale::None) && self.specials.is_empty()
     }

@@ -2,7 +2,7 @@
 
 It is started by Warpsmith with a socket as standard input, over which requests and answers travel as lines of JSON, and files of
 memory beside them: of the machine's, or of a GPU's. Whatever user code prints goes nowhere, so that it cannot be taken for an answer.
-Inputs are mapped read-only and handed to user code as copies. A candidate never runs here, and nothing that is worked out here is
+Inputs are mapped read-only, unless they are being drawn, and handed to user code as copies. A candidate never runs here, and nothing that is worked out here is
 in memory that it can reach.
 """
 
@@ -261,7 +261,6 @@ class Judge:
         self.right = None
         with Region(request["inputs"], files) as region:
             first = self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.in_double(request, tensors))
-        first = [one.cpu() for one in first]
         with Region(request["others"], files) as region:
             return self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.guessed(request, tensors, first))
 
@@ -286,15 +285,14 @@ class Judge:
         unit_ = self.units[request["id"]]
         if not isinstance(unit_, Problem):
             raise Refused("raised", f"{unit_.file}: it has no `Model` and `get_inputs`, by which its inputs are to be drawn")
-        view = mmap.mmap(files.pop(0), 0)
         drawn = unit_.draw(request["seed"] % (1 << 63))
-        for one, place in zip(drawn, request["places"]):
-            if place is None:
-                continue
-            if one.numel() != place["elements"]:
-                raise Refused("shape", f"{unit_.file}: get_inputs() draws other shapes than it did")
-            to = torch.frombuffer(view, dtype=TYPES[place["dtype"]], count=place["elements"], offset=place["at"])
-            to.copy_(one.detach().reshape(-1))
+        with Region(request["memory"], files, to_write=True) as region:
+            for one, place in zip(drawn, request["places"]):
+                if place is None:
+                    continue
+                if one.numel() != place["elements"]:
+                    raise Refused("shape", f"{unit_.file}: get_inputs() draws other shapes than it did")
+                region.tensor(place["at"], place["dtype"], [place["elements"]]).copy_(one.detach().reshape(-1))
         return {}
 
     def prepare(self, request, files):

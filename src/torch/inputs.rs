@@ -11,8 +11,8 @@ use super::TorchError;
 use super::bound::row_length;
 use super::files::Files;
 use super::wire::{Out, Tensor, type_name};
-use crate::backend::{Arena, Backend, CaseMemory, Lent, MemoryError, Piece, Placing, Region, draw_one};
-use crate::op::{Case, DrawPlan, OpError, Operation, Role};
+use crate::backend::{Arena, Backend, CaseMemory, Lent, MemoryError, Piece, Placing, Region};
+use crate::op::{Case, OpError, Operation, Role};
 
 /// Inputs of a case, lent.
 #[derive(Debug)]
@@ -37,7 +37,6 @@ impl Inputs {
         seed: u64,
         files: &Files,
     ) -> Result<Drawn<B>, TorchError> {
-        let values = files.values(op, case, seed)?;
         let mut wanted = Vec::new();
         for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Input) {
             let there = op.present(tensor, &case.shape).map_err(words)?;
@@ -47,22 +46,16 @@ impl Inputs {
         let footprint = |bytes: &Option<usize>| bytes.map_or(0, |bytes| B::Arena::footprint(bytes, Placing::Packed));
         let all = wanted.iter().map(|(_, bytes)| footprint(bytes)).sum();
         let mut arena = backend.arena(all, 0, Placing::Packed).map_err(memory)?;
-        let mut places = Vec::new();
-        for (input, (tensor, bytes)) in wanted.into_iter().enumerate() {
-            let Some(bytes) = bytes else {
-                places.push(None);
-                continue;
-            };
-            let span = arena.place(Region::Inputs, bytes).map_err(memory)?;
-            match op.draw_of(tensor, case).map_err(words)? {
-                Some(how) => {
-                    let plan = DrawPlan::new(op, tensor, &case.shape, case.dtype, how, seed).map_err(words)?;
-                    draw_one(&mut arena, &span, &plan, values.as_ref().map(|values| (values, input)));
-                }
-                None => arena.zero(&span),
+        let mut spans = Vec::new();
+        for (tensor, bytes) in wanted {
+            let span = bytes.map(|bytes| arena.place(Region::Inputs, bytes)).transpose().map_err(memory)?;
+            if let (Some(span), None) = (&span, op.draw_of(tensor, case).map_err(words)?) {
+                arena.zero(span);
             }
-            places.push(Some(span.offset));
+            spans.push(span);
         }
+        files.draw_at(op, case, &mut arena, &spans, seed)?;
+        let places = spans.iter().map(|span| span.map(|span| span.offset)).collect();
         let lent = lend(&mut arena)?;
         Ok(Drawn { inputs: Self { lent, places }, _arena: arena })
     }
@@ -155,7 +148,7 @@ pub(super) fn numbers(op: &Operation, case: &Case) -> Result<Vec<(String, Value)
     Ok(symbols.chain(scalars.zip(values)).collect())
 }
 
-fn lend<A: Arena>(arena: &mut A) -> Result<Lent, TorchError> {
+pub(super) fn lend<A: Arena>(arena: &mut A) -> Result<Lent, TorchError> {
     arena.lend(Region::Inputs).map_err(memory)?.ok_or_else(|| TorchError::Talk("this device lends no inputs".into()))
 }
 

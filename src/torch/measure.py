@@ -17,12 +17,38 @@ def measure(y, r, form, limit=None):
     than `limit` units are counted."""
     if form.get("dtype") in WHOLE:
         return measure_whole(y, r)
+    u, found = form["u"], rows_found(y, r, form, limit)
+    errors, values, along, misplaced, outside, row_share, worst, most, at = summed(found, form["row"]) if found else swept(y, r, form, limit)
+    share = lambda part, whole: 0.0 if part == 0.0 else part / whole if whole != 0.0 else float("inf")
+    relative = share(errors, values) ** 0.5
+    element = most / u
+    if misplaced == 0 and worst == float("inf"):
+        element = float("inf")
+    parts = [relative / u, row_share**0.5 / u, element, share(abs(along), values) / u]
+    here = [float(y[at].to(torch.float64)), float(r[at])] if r.numel() else [0.0, 0.0]
+    return {"parts": bits(parts), "rms": bits([relative]), "at": at, "misplaced": misplaced, "outside": outside, "values": bits(here)}
+
+
+def summed(parts, row):
+    """The same of what was found row by row."""
+    sums = torch.stack([found[:, :5].sum(0) for found in parts]).sum(0)
+    tops = torch.stack([torch.stack([share_of(found[:, 0], found[:, 1]).amax(), found[:, 5].amax()]) for found in parts]).amax(0)
+    worst = [(found[:, 6].max(0), found, number) for number, found in enumerate(parts)]
+    (worst, place), found, number = max(worst, key=lambda it: float(it[0][0]))
+    errors, values, along, misplaced, outside = sums.tolist()
+    at = (number * ROWS_AT_ONCE + int(place)) * row + int(found[place, 7])
+    return errors, values, along, int(misplaced), int(outside), *tops.tolist(), float(worst), at
+
+
+def swept(y, r, form, limit):
+    """Sums of squared errors, of squares and of products, how many are misplaced and outside, the worst row's share, the worst element as it
+    is shown, the largest finite one, and the place of the worst: with tensors, some rows at a time."""
     row, u, largest, underflow = form["row"], form["u"], form["largest"], form["underflow"]
     rows = r.numel() // row
     device = r.device
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     counts = torch.zeros(2, dtype=torch.int64, device=device)
-    worst, found = [], []
+    worst = []
     step = max(1, AT_ONCE // row)
     for first in range(0, rows, step):
         some = min(step, rows - first)
@@ -50,18 +76,10 @@ def measure(y, r, form, limit=None):
         worst.append(torch.stack([each[place], (place + first * row).to(torch.float64), share_of(errors, values).amax(), most]))
         del a, b, d, off, alike, misplaced, beyond, overflowed, undefined, size, each
     if not worst:
-        return {"parts": bits([0.0, 0.0, 0.0, 0.0]), "rms": bits([0.0]), "at": 0, "misplaced": 0, "outside": 0, "values": bits([0.0, 0.0])}
+        return 0.0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0, 0
     worst = torch.stack(worst).cpu()
-    (errors, values, along), (misplaced, outside) = sums.tolist(), counts.tolist()
-    share = lambda part, whole: 0.0 if part == 0.0 else part / whole if whole != 0.0 else float("inf")
-    relative = share(errors, values) ** 0.5
-    at = int(worst[worst[:, 0].argmax(), 1])
-    element = float(worst[:, 3].max()) / u
-    if misplaced == 0 and float(worst[:, 0].max()) == float("inf"):
-        element = float("inf")
-    parts = [relative / u, float(worst[:, 2].max()) ** 0.5 / u, element, share(abs(along), values) / u]
-    here = [float(y[at].to(torch.float64)), float(r[at])]
-    return {"parts": bits(parts), "rms": bits([relative]), "at": at, "misplaced": misplaced, "outside": outside, "values": bits(here)}
+    top = worst[worst[:, 0].argmax()]
+    return *sums.tolist(), *counts.tolist(), float(worst[:, 2].max()), float(top[0]), float(worst[:, 3].max()), int(top[1])
 
 
 def measure_whole(y, r):

@@ -1,15 +1,15 @@
-"""The judge's memory, mapped read-only: files of the machine's memory, or of a GPU's."""
+"""The judge's memory, mapped: files of the machine's memory, or of a GPU's."""
 
 
 class Region:
-    """A region of the judge's memory, mapped read-only as long as a question is answered."""
+    """A region of the judge's memory, mapped as long as a question is answered: read-only, unless inputs are to be drawn there."""
 
-    def __init__(self, form, files):
+    def __init__(self, form, files, to_write=False):
         self.pieces, self.on_gpu = form["pieces"], form["device"]
         mine = [files.pop(0) for _ in self.pieces]
         self.at, self.end = 0, max((at + count for at, count in self.pieces), default=0)
         if not self.on_gpu:
-            self.view = mmap.mmap(mine[0], 0, prot=mmap.PROT_READ)
+            self.view = mmap.mmap(mine[0], 0, prot=mmap.PROT_READ | mmap.PROT_WRITE if to_write else mmap.PROT_READ)
             return
         at = ctypes.c_uint64()
         driver("cuMemAddressReserve", ctypes.byref(at), ctypes.c_size_t(self.end), ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
@@ -21,8 +21,8 @@ class Region:
             driver("cuMemMap", where, ctypes.c_size_t(count), ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
             self.mapped.append((where, ctypes.c_size_t(count)))
             driver("cuMemRelease", handle)
-            # A device, its number, and reading only.
-            may = (ctypes.c_int * 3)(1, GPU, 1)
+            # A device, its number, and reading, or writing too.
+            may = (ctypes.c_int * 3)(1, GPU, 3 if to_write else 1)
             driver("cuMemSetAccess", where, ctypes.c_size_t(count), may, ctypes.c_size_t(1))
 
     def tensor(self, at, dtype, shape):

@@ -199,14 +199,15 @@ fn a_short_last_dimension_is_no_row() {
     assert_eq!((row_length(&[5]), row_length(&[1]), row_length(&[])), (5, 1, 1));
 }
 
-/// Asks `measure.py` in the Python of `$WARPSMITH_PYTHON`: of `y` in the form's type, and `r`.
-fn asked(form: &Form, y: &[f64], r: &[f64], limit: f64) -> Option<Far> {
+/// Asks `measure.py` in the Python of `$WARPSMITH_PYTHON`, on PyTorch's `device`: of `y` in the form's type, and `r`.
+fn asked(form: &Form, y: &[f64], r: &[f64], limit: f64, device: &str) -> Option<Far> {
     let python = std::env::var_os(PYTHON)?;
     let program = concat!(
+        include_str!("fused.py"),
         include_str!("measure.py"),
         "\nimport json, struct, sys, torch\nasked = json.load(sys.stdin)\nvalues = [torch.tensor([struct.unpack('<d', struct.pack('<Q', b))[0] for b in \
-         asked[k]], dtype=torch.float64) for k in 'yr']\nAT_ONCE = asked['at_once']\nkind = {'f16': torch.float16, 'bf16': torch.bfloat16, 'f32': torch.float32}[asked['dtype']]\n\
-         print(json.dumps(measure(values[0].to(kind), values[1], asked, asked['limit'])))\n"
+         asked[k]], dtype=torch.float64, device=asked['device']) for k in 'yr']\nAT_ONCE = asked['at_once']\nkind = {'f16': torch.float16, 'bf16': torch.bfloat16, 'f32': torch.float32}[asked['dtype']]\n\
+         assert asked['device'] == 'cpu' or fused()\nprint(json.dumps(measure(values[0].to(kind), values[1], asked, asked['limit'])))\n"
     );
     let mut child =
         Command::new(python).args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
@@ -214,12 +215,12 @@ fn asked(form: &Form, y: &[f64], r: &[f64], limit: f64) -> Option<Far> {
     let dtype = form.dtype;
     let question = serde_json::json!({
         "y": bits(y), "r": bits(r), "row": form.row, "u": dtype.roundoff(), "largest": dtype.largest(), "underflow": dtype.underflow(),
-        "dtype": dtype.to_string(), "limit": limit, "at_once": 3 * form.row,
+        "dtype": dtype.to_string(), "limit": limit, "at_once": 3 * form.row, "device": device,
     });
     child.stdin.take()?.write_all(question.to_string().as_bytes()).ok()?;
     let said = child.wait_with_output().ok()?;
     if !said.status.success() {
-        let _ = writeln!(std::io::stderr(), "skipped: {PYTHON} has no PyTorch");
+        let _ = writeln!(std::io::stderr(), "skipped: {PYTHON} has no PyTorch that can use {device}");
         return None;
     }
     Some(serde_json::from_slice(&said.stdout).unwrap())
@@ -227,8 +228,18 @@ fn asked(form: &Form, y: &[f64], r: &[f64], limit: f64) -> Option<Far> {
 
 #[test]
 fn pytorchs_process_measures_the_same_parts() {
+    compared(&[(Dtype::F32, 7), (Dtype::F16, 64), (Dtype::Bf16, 16)], "cpu");
+}
+
+#[test]
+fn a_gpu_measures_the_same_parts_in_one_launch() {
+    let forms = [(Dtype::F32, 7), (Dtype::F16, 64), (Dtype::Bf16, 300), (Dtype::F32, 5000), (Dtype::F16, 70_000)];
+    compared(&forms, "cuda");
+}
+
+fn compared(forms: &[(Dtype, usize)], device: &str) {
     let near = |a: f64, b: f64| a == b || (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
-    for (dtype, row) in [(Dtype::F32, 7), (Dtype::F16, 64), (Dtype::Bf16, 16)] {
+    for &(dtype, row) in forms {
         let form = Form { dtype, row, whole: false };
         let stream = Stream::new(7, "measured");
         let stored = crate::op::ElementType::Case.stored(dtype);
@@ -252,7 +263,7 @@ fn pytorchs_process_measures_the_same_parts() {
             changed(8 * row, 9.0),
             changed(2 * row, 1.0),
         ] {
-            let Some(far) = asked(&form, &y, &r, 4.0) else { return };
+            let Some(far) = asked(&form, &y, &r, 4.0, device) else { return };
             let (found, plain) = (far.measured(), form.measure(&y, &r));
             let parts =
                 |it: &Measured| [it.parts.tensor, it.parts.row, it.parts.element, it.parts.bias, it.relative_rms];

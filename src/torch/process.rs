@@ -20,6 +20,7 @@ use super::wire::{Hello, Reply, Setup};
 const SOURCE: &str = concat!(
     include_str!("describe.py"),
     include_str!("memory.py"),
+    include_str!("fused.py"),
     include_str!("measure.py"),
     include_str!("unit.py"),
     include_str!("helper.py")

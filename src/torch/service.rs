@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
@@ -187,7 +187,9 @@ impl Service {
     ) -> Result<T, TorchError> {
         let text = serde_json::to_string(ask).map_err(|error| TorchError::Talk(error.to_string()))?;
         let (file, doing) = (ask.file().to_owned(), ask.doing());
+        let began = Instant::now();
         let reply = process.send(&text, files).and_then(|()| process.receive(self.python.limit));
+        tracing::debug!(doing, took_s = began.elapsed().as_secs_f64(), "PyTorch answers");
         let reply = reply.map_err(|silence| match silence {
             Silence::Time => TorchError::Time { file, doing, seconds: self.python.limit.as_secs() },
             Silence::Died(how) => TorchError::Died { file, doing, how },

@@ -64,7 +64,7 @@ pub(super) enum Ask<'a> {
         outputs: &'a [Out],
     },
     /// Has the file draw its inputs from a seed; of each tensor that goes in its place, where it is wanted. Files: memory to write them to.
-    Draw { id: &'a str, file: &'a str, seed: u64, places: Vec<Option<Place>> },
+    Draw { id: &'a str, file: &'a str, seed: u64, memory: Region, places: Vec<Option<Place>> },
     /// Gets a way of computing it ready: compiled in a mode, or eagerly. Caches are as large as this. Files: inputs.
     Prepare {
         id: &'a str,

@@ -17,6 +17,7 @@ use crate::op::Dtype;
 /// What it runs. `describe.py` finds structure in what a file draws, `measure.py` says how far results are off.
 const SOURCE: &str = concat!(
     include_str!("../describe.py"),
+    include_str!("../fused.py"),
     include_str!("../measure.py"),
     include_str!("channel.py"),
     "

@@ -336,15 +336,14 @@ def profile(request):
     if count is not None and count > 1:
         notes.append(f"dynamo makes {count} graphs of it; the Python between them is in `not explained`")
     notes += broken
-    if torch.device(device).type == "cpu":
-        tell("looking for operations that ship")
-        for key, row in rows.items():
-            if row["kind"] != "joined":
-                try:
-                    with torch.no_grad():
-                        row["shipped"] = shipped(row, constants_of(ones[key]))
-                except Exception as error:
-                    notes.append(f"{row['name']} could not be compared with the operations that ship: {type(error).__name__}: {first_line(error)}")
+    tell("looking for operations that ship")
+    for key, row in rows.items():
+        if row["kind"] != "joined":
+            try:
+                with torch.no_grad():
+                    row["shipped"] = shipped(row, constants_of(ones[key]), device)
+            except Exception as error:
+                notes.append(f"{row['name']} could not be compared with the operations that ship: {type(error).__name__}: {first_line(error)}")
     torch._dynamo.reset()
     tell("compiling it")
     began = time.perf_counter()

@@ -151,6 +151,16 @@ def quartile(times):
     return sorted(times)[len(times) // 4]
 
 
+class Replay:
+    """A graph that is replayed, with what it works on: memory of a call that is gone would be given to others, or back to the device."""
+
+    def __init__(self, call, graph):
+        self.call, self.graph = call, graph
+
+    def __call__(self):
+        self.graph.replay()
+
+
 def graphed(call, device):
     """The same as a CUDA graph that is replayed: what the device takes, without what starting it costs. None where it cannot be captured."""
     if torch.device(device).type != "cuda":
@@ -166,7 +176,7 @@ def graphed(call, device):
             with torch.cuda.graph(graph):
                 call()
         torch.cuda.synchronize()
-        return graph.replay
+        return Replay(call, graph)
     except Exception:
         torch.cuda.synchronize()
         return None

@@ -3,14 +3,14 @@ precision; how its operators are called does not matter. The judge has the last 
 
 import math
 
-# Multiply-adds beyond which nobody looks: a region is evaluated twice here.
-MOST_WORK = 1 << 36
+# Operations beyond which nobody looks: a region is evaluated twice here.
+MOST_WORK = {"cpu": 1 << 36, "cuda": 1 << 42}
 
 
-def shipped(row, constants):
+def shipped(row, constants, device):
     """{"op", "tensors", "symbols", "scalars"}: how the operation's kernel is called for the region; none where it is no such operation."""
     described = row["described"]
-    if not described or described["flops"] > MOST_WORK or len(described["outputs"]) != 1:
+    if not described or described["flops"] > MOST_WORK[torch.device(device).type] or len(described["outputs"]) != 1:
         return None
     inputs, output = described["inputs"], described["outputs"][0]
     if not 1 <= len(inputs) <= 3 or any("float" not in one["dtype"] for one in (*inputs, output)) or not math.prod(output["shape"]):
@@ -19,8 +19,8 @@ def shipped(row, constants):
     values = None
     for op, tensors, symbols, scalars, compute in candidates(inputs, output["shape"], constants):
         if values is None:
-            drawn = torch.Generator().manual_seed(1)
-            values = {name: torch.randn(shape, generator=drawn, dtype=torch.float64) for name, shape in inputs.items()}
+            drawn = torch.Generator(device).manual_seed(1)
+            values = {name: torch.randn(shape, generator=drawn, dtype=torch.float64, device=device) for name, shape in inputs.items()}
             written = {}
             exec(row["source"], written)
             right = written["reference"](*values.values()).reshape(-1)
@@ -39,6 +39,8 @@ def candidates(inputs, out, constants):
         yield from products(inputs, out, order)
     for order in itertools.permutations(names):
         yield from rows(inputs, out, order, constants)
+    for order in itertools.permutations(names):
+        yield from attention(inputs, out, order)
 
 
 def products(inputs, out, order):
@@ -66,6 +68,34 @@ def products(inputs, out, order):
         tensors = {"a": order[0], "b": order[1], "bias": bias, "c": "out"}
         symbols = {"batch": batch, "M": m, "N": n, "K": k, "trans_b": trans_b, "has_bias": int(bool(bias))}
         yield "matmul", tensors, symbols, {}, compute
+
+
+def attention(inputs, out, order):
+    if len(order) != 3 or any(len(inputs[name]) != 4 or 0 in inputs[name] for name in order):
+        return
+    q, k, v = (inputs[name] for name in order)
+    if k != v or q[0] != k[0] or q[3] != k[3] or math.prod(out) != math.prod(q):
+        return
+    # Heads before positions, or behind them.
+    for bshd in (0, 1):
+        head, place = (2, 1) if bshd else (1, 2)
+        if q[head] % k[head] or q[place] > k[place]:
+            continue
+        for causal in (0, 1):
+
+            def compute(given, bshd=bshd, causal=causal, groups=q[head] // k[head]):
+                q, k, v = (given[name].transpose(1, 2) if bshd else given[name] for name in ("q", "k", "v"))
+                k, v = (one.repeat_interleave(groups, 1) for one in (k, v))
+                scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+                if causal:
+                    # Aligned to the end.
+                    hidden = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1 + k.shape[2] - q.shape[2])
+                    scores = scores.masked_fill(hidden, -math.inf)
+                result = torch.softmax(scores, -1) @ v
+                return (result.transpose(1, 2) if bshd else result).contiguous()
+
+            symbols = {"B": q[0], "H": q[head], "H_kv": k[head], "S_q": q[place], "S_kv": k[place], "D": q[3], "causal": causal, "bshd": bshd}
+            yield "flash_attention", dict(zip("qkv", order), o="out"), symbols, {"scale": 1 / math.sqrt(q[3])}, compute
 
 
 def rows(inputs, out, order, constants):

@@ -239,11 +239,15 @@ impl Arenas for Arena {
 
     fn draw(&mut self, span: &Span, plan: &DrawPlan) {
         let Some(at) = self.desk.keep(self.at(span, Access::Write)) else { return };
-        let Some(bytes) = draw(plan, at) else {
-            return self.fill(span, &mut |bytes| plan.fill(bytes));
-        };
-        let blocks = self.desk.blocks(plan.elements as u64);
-        self.desk.keep(self.desk.launch("ws_draw", blocks, &Arguments::new().bytes(&bytes)));
+        if !plan.stands() {
+            let Some(words) = draw(plan, at) else {
+                let mut values = if plan.dist == Distribution::File { self.read(span) } else { vec![0; span.bytes] };
+                plan.fill(&mut values);
+                return self.fill(span, &mut |bytes| bytes.copy_from_slice(&values));
+            };
+            let blocks = self.desk.blocks(plan.elements as u64);
+            self.desk.keep(self.desk.launch("ws_draw", blocks, &Arguments::new().bytes(&words)));
+        }
         let recorded = self.record(span);
         self.desk.keep(recorded);
     }

@@ -113,7 +113,7 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         Distribution::Alternating => 3,
         Distribution::Index => 4,
         Distribution::Steps => 5,
-        Distribution::File => return None,
+        Distribution::File => 6,
     };
     let rows = match plan.row_scale {
         RowScale::None => 0,

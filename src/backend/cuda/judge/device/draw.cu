@@ -1,7 +1,7 @@
 // Drawing a tensor: the same bits as `op::DrawPlan` gives on a processor. Operations on doubles are rounded one by one, so
 // nothing is contracted.
 
-enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5 };
+enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5, FILE_DRAWN = 6 };
 enum { ROWS_ALIKE = 0, ROWS_MILD = 1, ROWS_WIDE = 2 };
 #define SPECIALS 16
 #define SUM4_SIGMA 37837.2272205
@@ -43,6 +43,16 @@ __device__ __forceinline__ int special_at(const Draw &d, u64 row, u64 column) {
     return -1;
 }
 
+// What a file has drawn and stands there.
+__device__ __forceinline__ float standing(const Draw &d, u64 i) {
+    if (d.stored == F32) return ((const float *)d.out)[i];
+    const u16 word = ((const u16 *)d.out)[i];
+    if (d.stored == BF16) return __uint_as_float((u32)word << 16);
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(word));
+    return value;
+}
+
 __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column) {
     const double factor = __dmul_rn(d.scale, row_factor(d, row));
     switch (d.dist) {
@@ -55,6 +65,7 @@ __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column
     case UNIFORM: return __double2float_rn(__dadd_rn(__dmul_rn(uniform(d.values, i), factor), d.shift));
     case STEPS: return __double2float_rn(__dadd_rn(__dmul_rn((double)below(d.values, i, 8), factor), d.shift));
     case CONSTANT: return __double2float_rn(__dadd_rn(factor, d.shift));
+    case FILE_DRAWN: return __double2float_rn(__dadd_rn(__dmul_rn((double)standing(d, i), factor), d.shift));
     case ALTERNATING: return __double2float_rn(__dadd_rn(column % 2 == 0 ? factor : -factor, d.shift));
     default: return __double2float_rn(__dadd_rn((double)below(d.values, i, d.bound), d.shift));
     }
