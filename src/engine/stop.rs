@@ -67,6 +67,13 @@ impl Rules {
     }
 }
 
+/// Of a run's budget what is kept for the target after the current one, and the most that is.
+const ROOM: u32 = 6;
+const MOST_ROOM: Duration = Duration::from_secs(120);
+
+/// What the whole must gain from a target at its best for time to be kept for it.
+const WORTH_ROOM: f64 = 1.03;
+
 /// A moment, kept in files as text (`2026-03-01T07:00:00Z`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -178,6 +185,13 @@ pub enum StopReason {
         /// The judge's words.
         why: String,
     },
+    /// What is left of the run's time is for another target.
+    Room {
+        /// How much that is.
+        kept: Duration,
+        /// The target.
+        next: String,
+    },
     /// The run's time is up.
     Budget {
         /// The limit.
@@ -249,6 +263,17 @@ impl Rules {
         roofline().or_else(speedup).or_else(exhausted).or_else(reverts).or_else(time)
     }
 
+    /// Whether a target that has had its time is left, so that the one after it, which could make the whole run so many times as fast, begins
+    /// within the run's budget.
+    #[must_use]
+    pub fn room(&self, run: Duration, target: Duration, next: Option<(&str, f64)>) -> Option<StopReason> {
+        let (next, ceiling) = next?;
+        let budget = self.budget?;
+        let kept = (budget / ROOM).min(MOST_ROOM);
+        let due = ceiling >= WORTH_ROOM && target >= kept && run + kept >= budget;
+        due.then(|| StopReason::Room { kept, next: next.to_owned() })
+    }
+
     /// The rule by which the run ends, if one does: interrupted, no targets, budget, until, tokens, cost.
     #[must_use]
     pub fn run(&self, progress: &RunProgress) -> Option<StopReason> {
@@ -279,7 +304,7 @@ impl StopReason {
             Self::Budget { .. } | Self::Until { .. } | Self::Tokens { .. } | Self::Cost { .. } => true,
             Self::NoTargets | Self::Closed | Self::Interrupted | Self::Watch => true,
             Self::Reverts { .. } | Self::Roofline { .. } | Self::Speedup { .. } | Self::PerKernel { .. } => false,
-            Self::Exhausted { .. } | Self::Unjudged { .. } => false,
+            Self::Exhausted { .. } | Self::Unjudged { .. } | Self::Room { .. } => false,
         }
     }
 }
@@ -294,6 +319,7 @@ impl std::fmt::Display for StopReason {
             Self::PerKernel { limit } => format!("its {} are over", words(*limit)),
             Self::Exhausted { why } => format!("nothing left to propose: {why}"),
             Self::Unjudged { why } => format!("it could not be judged: {why}"),
+            Self::Room { kept, next } => format!("the last {} of the run's budget are for {next}", words(*kept)),
             Self::Budget { limit } => format!("the run's budget of {} is spent", words(*limit)),
             Self::Until { limit } => {
                 format!("it is {}", limit.0.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M"))

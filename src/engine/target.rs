@@ -1,5 +1,7 @@
 //! One target: its starting point, then experiment after experiment until a rule fires.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::agent::{Agent, Brief, Offer};
@@ -51,6 +53,7 @@ impl Run {
                 return Ok(StopReason::Interrupted);
             }
             let stop = self.over().or_else(|| self.state.rules.target(&self.state.targets[index].progress));
+            let stop = stop.or_else(|| self.makes_room(index));
             if let Some(reason) = stop {
                 if self.flight.is_empty() {
                     return Ok(reason);
@@ -63,6 +66,15 @@ impl Run {
                 self.take_offer(index, agent).await?;
             }
         }
+    }
+
+    /// Whether this target is left in favour of the next.
+    fn makes_room(&self, index: usize) -> Option<StopReason> {
+        let next = self.state.targets.iter().find(|target| target.phase == Phase::Waiting)?;
+        let ranked = self.state.workload.ranked(&self.state.speedups());
+        let ceiling = ranked.iter().find(|known| known.op == next.op)?.ceiling;
+        let run = Duration::from_secs_f64(self.state.elapsed_s);
+        self.state.rules.room(run, self.state.targets[index].progress.spent, Some((&next.op, ceiling)))
     }
 
     /// Asks the agent, and sends what it proposes.

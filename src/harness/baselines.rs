@@ -49,13 +49,20 @@ pub(super) fn baselines<B: Backend>(
     let mut rig = Rig::new(bench, target, [candidate, candidate], seed)?;
     let how = oracle.how().map_err(JudgeError::from)?;
     let ways = if compiled { &Way::ALL[..] } else { &Way::ALL[..1] };
+    // How many launches a sample has is found out as a session starts, and PyTorch's has as many.
+    rig.start(bench, match_up)?;
     let (mut all, mut best): (Vec<Baseline>, Option<(f64, Way)>) = (Vec::new(), None);
     for way in ways {
         bench.at(Stage::Timing, format!("beside PyTorch, {}", way.name()));
         let blocks = match prepare(bench, oracle, &mut rig, *way)? {
-            Ok(()) => Ok(blocks(bench, oracle, &mut rig, (match_up, *way), FIRST_BLOCKS)?),
+            Ok(graphs) => Ok((blocks(bench, oracle, &mut rig, (match_up, *way), FIRST_BLOCKS)?, graphs)),
             Err(why) => Err(why),
         };
+        let (blocks, graphs) = match blocks {
+            Ok((blocks, graphs)) => (Ok(blocks), graphs),
+            Err(why) => (Err(why), false),
+        };
+        let how = if graphs { format!("{how}, replayed as a CUDA graph") } else { how.clone() };
         let ratio = blocks.as_ref().ok().and_then(|blocks| middle(&decision, blocks));
         if let Some(ratio) = ratio
             && best.is_none_or(|(least, _)| ratio < least)
@@ -90,18 +97,20 @@ pub(super) fn baselines<B: Backend>(
     Ok(Beside { baselines: all, fastest, kept })
 }
 
-/// Gets a way ready at every shape; why it does not work, where it does not.
+/// Gets a way ready at every shape; whether it is replayed as a graph everywhere, or why it does not work.
 fn prepare<B: Backend>(
     bench: &Bench<'_, B>,
     oracle: &torch::Oracle,
     rig: &mut Rig<B>,
     way: Way,
-) -> Result<Result<(), String>, Failure> {
+) -> Result<Result<bool, String>, Failure> {
     let cold = bench.card().cold_bytes;
+    let mut graphs = true;
     for index in 0..rig.shapes.len() {
         bench.check_cancelled()?;
-        match oracle.prepare((way, index), &rig.shapes[index].memory, &mut rig.arena, 0, cold) {
-            Ok(_) => {}
+        let shape = &rig.shapes[index];
+        match oracle.prepare((way, index), &shape.memory, &mut rig.arena, shape.batch, cold) {
+            Ok(graph) => graphs &= graph,
             // That it cannot be asked at all is no word on this way.
             Err(error @ (TorchError::Start { .. } | TorchError::NoTorch(_))) => {
                 return Err(JudgeError::from(error).into());
@@ -109,7 +118,7 @@ fn prepare<B: Backend>(
             Err(error) => return Ok(Err(error.to_string())),
         }
     }
-    Ok(Ok(()))
+    Ok(Ok(graphs))
 }
 
 /// Blocks of a fresh session: PyTorch twice and the kernel twice, in either order.

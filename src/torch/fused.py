@@ -5,11 +5,14 @@ KINDS = {"torch.float16": 0, "torch.bfloat16": 1, "torch.float32": 2, "torch.flo
 # Of a row: errors, values, along, misplaced, outside, the largest finite element, the worst and its place.
 FOUND = 8
 
+# Threads of a row, and rows of a block: of short, longer and the longest rows.
+SIZES = ((32, 8), (256, 1), (1024, 1))
+
 # Rows of one launch, so that what it finds stays small beside the results.
 ROWS_AT_ONCE = 1 << 20
 
 FUSED = r'''
-extern "C" __global__ void measure(const void *y_all, const double *r_all, const double *form, double *found_all) {
+extern "C" __global__ void __launch_bounds__(1024) measure(const void *y_all, const double *r_all, const double *form, double *found_all) {
     const int kind = (int)form[0];
     const long long row = (long long)form[1], rows = (long long)form[2], first = (long long)form[3];
     const double u = form[4], largest = form[5], underflow = form[6], limit = form[7];
@@ -102,11 +105,14 @@ _fused = None
 
 
 def fused():
-    """The kernel; none where this PyTorch has no means to compile it, and tensors do it all."""
+    """The kernel; none where this PyTorch has no means to compile and start it, and tensors do it all."""
     global _fused
     if _fused is None:
         try:
             _fused = torch.cuda._compile_kernel(FUSED, "measure")
+            one = torch.zeros(1, dtype=torch.float64, device=DEVICE)
+            for threads in SIZES:
+                _fused(block=(*threads, 1), args=[one, one, torch.zeros(9, dtype=torch.float64, device=DEVICE), one])
         except Exception:
             _fused = False
     return _fused
@@ -119,7 +125,7 @@ def rows_found(y, r, form, limit):
     row = form["row"]
     rows, parts = r.numel() // row, []
     y, r = y.contiguous(), r.contiguous()
-    threads = (32, 8) if row <= 2048 else (256, 1) if row <= 1 << 16 else (1024, 1)
+    threads = SIZES[0 if row <= 2048 else 1 if row <= 1 << 16 else 2]
     for first in range(0, rows, ROWS_AT_ONCE):
         some = min(ROWS_AT_ONCE, rows - first)
         numbers = [KINDS[str(y.dtype)], row, some, first, form["u"], form["largest"], form["underflow"], limit or 0.0, float(limit is not None)]

@@ -183,7 +183,7 @@ class Judge:
         self.watched = set()
         self.right = None
         self.ways = {}
-        self.swept = None
+        self.sweep = None
 
     def load(self, request, files):
         unit_ = unit(request["source"], request["file"])
@@ -301,48 +301,25 @@ class Judge:
         unit_ = self.units[request["id"]]
         self.ways.pop(request["way"], None)
         with Region(request["inputs"], files) as region:
-            own = [(name, copied(one)) for name, one in region.tensors(request["tensors"])]
+            copies = [[(name, copied(one)) for name, one in region.tensors(tensors)] for tensors in request["copies"]]
         with torch.no_grad(), as_it_comes():
-            call = unit_.compiled(own, dict(request["numbers"]), request["mode"])
-            for _ in range(3):
-                call()
-            self.ways[request["way"]] = call
-            self.sweep(request["cold_bytes"])
-            return {"us": sorted(self.timed(call) for _ in range(3))[1]}
+            way = self.ways[request["way"]] = Way(unit_, copies, dict(request["numbers"]), request["mode"])
+            if self.sweep is None:
+                self.sweep = Sweep(request["cold_bytes"])
+            return {"us": sorted(way.us(self.sweep, 1) for _ in range(3))[1], "graph": way.graph is not None}
 
     def block(self, request, files):
-        """µs of a call, the mean of several: of each by itself, with caches swept."""
-        call = self.ways.get(request["way"])
-        if call is None:
+        """µs of a call, the mean of several."""
+        way = self.ways.get(request["way"])
+        if way is None:
             raise Refused("machine", "PyTorch's process was started again, and this way is not ready in it")
         with torch.no_grad(), as_it_comes():
-            return {"us": sum(self.timed(call) for _ in range(request["calls"])) / request["calls"]}
+            return {"us": way.us(self.sweep, request["calls"])}
 
     def forget(self, request, files):
         self.ways.clear()
-        self.swept = None
+        self.sweep = None
         return {}
-
-    def sweep(self, cold_bytes):
-        """Memory to read before every call, larger than all caches."""
-        if self.swept is None or self.swept.numel() < cold_bytes // 4:
-            self.swept = torch.ones(cold_bytes // 4, device=DEVICE)
-
-    def timed(self, call):
-        """One call, µs. On a GPU sweeping keeps it busy while the call is put behind it, and what a pair of marks takes is left out."""
-        if DEVICE == "cpu":
-            self.swept.sum()
-            began = time.perf_counter_ns()
-            call()
-            return (time.perf_counter_ns() - began) / 1e3
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-        self.swept.sum()
-        marks[0].record()
-        marks[1].record()
-        call()
-        marks[2].record()
-        torch.cuda.synchronize()
-        return max(0.0, marks[1].elapsed_time(marks[2]) - marks[0].elapsed_time(marks[1])) * 1e3
 
     def describe(self, request, files):
         return describe(request["source"], request["file"], request["values"])

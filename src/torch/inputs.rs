@@ -18,15 +18,35 @@ use crate::op::{Case, OpError, Operation, Role};
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub lent: Lent,
-    /// First byte of each input in the operation's order, `None` where absent.
-    places: Vec<Option<usize>>,
+    places: Places,
+}
+
+/// First byte of each input in the operation's order, `None` where absent.
+#[derive(Debug)]
+pub(super) struct Places(Vec<Option<usize>>);
+
+impl Places {
+    /// Those of a copy of a case's memory.
+    pub(super) fn of(memory: &CaseMemory, copy: usize) -> Self {
+        Self(memory.inputs(copy).iter().map(|span| span.map(|span| span.offset)).collect())
+    }
+
+    /// What PyTorch is told of them.
+    pub(super) fn tensors<'b>(&self, op: &'b Operation, case: &Case) -> Result<Vec<Tensor<'b>>, TorchError> {
+        let inputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Input);
+        let tensor = |(tensor, place): (&'b crate::op::TensorSpec, &Option<usize>)| {
+            let shape = place.map(|_| op.dimensions(tensor, &case.shape)).transpose()?;
+            let dtype = type_name(tensor.dtype.stored(case.dtype));
+            Ok(Tensor { name: &tensor.name, dtype, shape, at: place.unwrap_or(0) })
+        };
+        inputs.zip(&self.0).map(tensor).collect::<Result<_, _>>().map_err(words)
+    }
 }
 
 impl Inputs {
     /// Those of a copy of a case's memory.
     pub(super) fn of<A: Arena>(memory: &CaseMemory, arena: &mut A, copy: usize) -> Result<Self, TorchError> {
-        let places = memory.inputs(copy).iter().map(|span| span.map(|span| span.offset)).collect();
-        Ok(Self { lent: lend(arena)?, places })
+        Ok(Self { lent: lend(arena)?, places: Places::of(memory, copy) })
     }
 
     /// Inputs of a case that are drawn from `seed` for PyTorch alone, as a judge would draw them, in an arena of their own.
@@ -55,20 +75,14 @@ impl Inputs {
             spans.push(span);
         }
         files.draw_at(op, case, &mut arena, &spans, seed)?;
-        let places = spans.iter().map(|span| span.map(|span| span.offset)).collect();
+        let places = Places(spans.iter().map(|span| span.map(|span| span.offset)).collect());
         let lent = lend(&mut arena)?;
         Ok(Drawn { inputs: Self { lent, places }, _arena: arena })
     }
 
     /// What PyTorch is told of them.
     pub(super) fn tensors<'b>(&self, op: &'b Operation, case: &Case) -> Result<Vec<Tensor<'b>>, TorchError> {
-        let inputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Input);
-        let tensor = |(tensor, place): (&'b crate::op::TensorSpec, &Option<usize>)| {
-            let shape = place.map(|_| op.dimensions(tensor, &case.shape)).transpose()?;
-            let dtype = type_name(tensor.dtype.stored(case.dtype));
-            Ok(Tensor { name: &tensor.name, dtype, shape, at: place.unwrap_or(0) })
-        };
-        inputs.zip(&self.places).map(tensor).collect::<Result<_, _>>().map_err(words)
+        self.places.tensors(op, case)
     }
 }
 

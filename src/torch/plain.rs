@@ -207,7 +207,7 @@ fn asked(form: &Form, y: &[f64], r: &[f64], limit: f64, device: &str) -> Option<
         include_str!("measure.py"),
         "\nimport json, struct, sys, torch\nasked = json.load(sys.stdin)\nvalues = [torch.tensor([struct.unpack('<d', struct.pack('<Q', b))[0] for b in \
          asked[k]], dtype=torch.float64, device=asked['device']) for k in 'yr']\nAT_ONCE = asked['at_once']\nkind = {'f16': torch.float16, 'bf16': torch.bfloat16, 'f32': torch.float32}[asked['dtype']]\n\
-         assert asked['device'] == 'cpu' or fused()\nprint(json.dumps(measure(values[0].to(kind), values[1], asked, asked['limit'])))\n"
+         DEVICE = asked['device']\nassert DEVICE == 'cpu' or fused()\nprint(json.dumps(measure(values[0].to(kind), values[1], asked, asked['limit'])))\n"
     );
     let mut child =
         Command::new(python).args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;

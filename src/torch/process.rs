@@ -23,6 +23,7 @@ const SOURCE: &str = concat!(
     include_str!("fused.py"),
     include_str!("measure.py"),
     include_str!("unit.py"),
+    include_str!("timed.py"),
     include_str!("helper.py")
 );
 

@@ -19,11 +19,16 @@ class Function:
         chosen = known if self.all else {name: known[name] for name in self.names if name in known}
         return results(self.run(**chosen))
 
-    def compiled(self, tensors, numbers, mode):
+    def calls(self, copies, numbers, mode):
+        """A call on each of these copies of its tensors."""
         run = torch.compile(self.run, dynamic=False, mode=mode) if mode else self.run
-        known = {**dict(tensors), **numbers}
-        chosen = known if self.all else {name: known[name] for name in self.names if name in known}
-        return lambda: run(**chosen)
+
+        def on(tensors):
+            known = {**dict(tensors), **numbers}
+            chosen = known if self.all else {name: known[name] for name in self.names if name in known}
+            return lambda: run(**chosen)
+
+        return [on(tensors) for tensors in copies]
 
 
 class Problem:
@@ -75,15 +80,19 @@ class Problem:
         rest = {name: one.to(at, copy=True) for name, one in self.model.named_buffers() if name not in state}
         return results(torch.func.functional_call(self.model, {**rest, **state}, tuple(arguments)))
 
-    def compiled(self, tensors, numbers, mode):
+    def calls(self, copies, numbers, mode):
+        """A call on each of these copies of its tensors; on the first alone where it has parameters, which would be in the caches for others."""
         import copy
 
-        arguments, state = self.place(tensors, numbers)
-        model = copy.deepcopy(self.model).to(device_of(tensors))
+        placed = [self.place(tensors, numbers) for tensors in copies]
+        _, state = placed[0]
+        if state:
+            placed = placed[:1]
+        model = copy.deepcopy(self.model).to(device_of(copies[0]))
         for name, one in list(model.named_parameters()) + list(model.named_buffers()):
             one.data = state.get(name, one.data)
         model = torch.compile(model, dynamic=False, mode=mode) if mode else model
-        return lambda: model(*arguments)
+        return [lambda arguments=arguments: model(*arguments) for arguments, _ in placed]
 
 
 def state_of(model):

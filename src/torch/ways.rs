@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::TorchError;
-use super::inputs::{Inputs, numbers};
+use super::inputs::{Inputs, Places, numbers};
 use super::oracle::{Oracle, files};
 use super::wire::{Ask, Region, Timed};
 use crate::backend::{Arena, CaseMemory};
@@ -43,8 +43,8 @@ impl Way {
 }
 
 impl Oracle {
-    /// Gets a way ready for shape number `shape` of a target, on the inputs of `copy`; what a call takes, in µs. `cold_bytes` of memory are
-    /// read before each call, so that nothing of earlier ones is in the caches.
+    /// Gets a way ready for shape number `shape` of a target, on the inputs of the first `copies`; whether it is replayed as a CUDA graph,
+    /// of a call on each. `cold_bytes` of memory are read before, so that nothing of earlier calls is in the caches.
     ///
     /// # Errors
     /// The way does not work, or PyTorch cannot be asked.
@@ -53,27 +53,28 @@ impl Oracle {
         (way, shape): (Way, usize),
         memory: &CaseMemory,
         arena: &mut A,
-        copy: usize,
+        copies: usize,
         cold_bytes: u64,
-    ) -> Result<f64, TorchError> {
+    ) -> Result<bool, TorchError> {
         let (op, case) = (memory.operation(), memory.case());
-        let inputs = Inputs::of(memory, arena, copy)?;
+        let inputs = Inputs::of(memory, arena, 0)?;
+        let copies = (0..copies).map(|copy| Places::of(memory, copy).tensors(op, case));
         let ask = Ask::Prepare {
             id: &self.unit.id,
             file: &self.unit.file,
             inputs: Region::of(&inputs.lent),
-            tensors: inputs.tensors(op, case)?,
+            copies: copies.collect::<Result<_, _>>()?,
             numbers: &numbers(op, case)?,
             way: &key(way, shape),
             mode: way.mode(),
             cold_bytes,
         };
         let timed: Timed = self.service.ask(Some(&self.unit), &ask, &files(&[&inputs.lent]))?;
-        tracing::info!(us = timed.us, way = way.name(), "PyTorch is ready to be timed");
-        Ok(timed.us)
+        tracing::info!(us = timed.us, way = way.name(), graph = timed.graph, "PyTorch is ready to be timed");
+        Ok(timed.graph)
     }
 
-    /// What a call of a way takes that is ready, in µs: the mean of `calls`, each by itself.
+    /// What a call of a way takes that is ready, in µs: the mean of `calls`, each by itself, or of those of its graph.
     ///
     /// # Errors
     /// PyTorch's.

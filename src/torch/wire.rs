@@ -70,7 +70,8 @@ pub(super) enum Ask<'a> {
         id: &'a str,
         file: &'a str,
         inputs: Region,
-        tensors: Vec<Tensor<'a>>,
+        /// Of each copy of the inputs.
+        copies: Vec<Vec<Tensor<'a>>>,
         numbers: &'a [(String, Value)],
         way: &'a str,
         mode: Option<&'a str>,
@@ -253,6 +254,9 @@ pub(super) struct Reply {
 pub(super) struct Timed {
     /// µs.
     pub us: f64,
+    /// Whether it is replayed as a CUDA graph.
+    #[serde(default)]
+    pub graph: bool,
 }
 
 /// A problem file as PyTorch sees it.

@@ -57,15 +57,11 @@ class Kernel:
     def __call__(self, *tensors):
         self.check(tensors)
         device = tensors[0].device
-        addresses, kept = [], None
-        for one in tensors:
-            address = one.data_ptr()
-            if address % self.code.alignment:
-                # The judge's buffers are aligned, and a slice may begin anywhere.
-                copy = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device).copy_(one)
-                kept = (kept, copy)
-                address = copy.data_ptr()
-            addresses.append(address)
+        addresses = [one.data_ptr() for one in tensors]
+        if any(address % self.code.alignment for address in addresses):
+            # The judge's buffers are aligned, and a slice may begin anywhere.
+            tensors = [self.aligned(one) for one in tensors]
+            addresses = [one.data_ptr() for one in tensors]
         outputs = [torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in self.made]
         addresses += [one.data_ptr() for one in outputs]
         zeroed = ()
@@ -77,6 +73,11 @@ class Kernel:
         self.code.run(device, addresses, zeroed)
         self.calls += 1
         return outputs[0] if self.single else tuple(outputs)
+
+    def aligned(self, one):
+        if one.data_ptr() % self.code.alignment == 0:
+            return one
+        return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device).copy_(one)
 
 
 def alike(tensor, stride):

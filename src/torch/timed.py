@@ -1,0 +1,81 @@
+"""How long PyTorch's own ways of computing something take on the device, without what starting them costs the host."""
+
+# Calls after which a device is surely still busy with what was put before them.
+MOST_SWEEPS = 64
+
+
+class Way:
+    """A way that is ready to be timed: on a GPU as a CUDA graph of one call on each copy of the inputs, where it can be captured."""
+
+    def __init__(self, unit_, copies, numbers, mode):
+        self.graph, self.count, self.host_us = None, 1, 0.0
+        if DEVICE != "cpu":
+            self.capture(unit_, copies, numbers, mode)
+        if self.graph is None:
+            self.call = unit_.calls(copies[:1], numbers, mode)[0]
+            for _ in range(3):
+                self.call()
+
+    def capture(self, unit_, copies, numbers, mode):
+        try:
+            # The mode's own graphs, which cannot be part of one, start kernels as this one does.
+            calls = unit_.calls(copies, numbers, "max-autotune-no-cudagraphs" if mode == "max-autotune" else mode)
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for call in [calls[0]] * 2 + calls:
+                    call()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                # Held, so that each has results of its own.
+                self.made = [call() for call in calls]
+            graph.replay()
+            torch.cuda.synchronize()
+            self.graph, self.count, self.call, self.copies = graph, len(calls), graph.replay, calls
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            # Something in it waits for the device, or asks it for memory.
+            torch.cuda.synchronize()
+
+    def us(self, sweep, calls):
+        """µs of a call: of each by itself, with caches swept, or of those of the graph."""
+        if self.graph is not None:
+            return self.once(sweep) / self.count
+        return sum(self.once(sweep) for _ in range(calls)) / calls
+
+    def once(self, sweep):
+        """On a GPU sweeping keeps it busy while the call is put behind it, and what a pair of marks takes is left out."""
+        if DEVICE == "cpu":
+            sweep()
+            began = time.perf_counter_ns()
+            self.call()
+            return (time.perf_counter_ns() - began) / 1e3
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        marks[0].record()
+        sweep()
+        marks[1].record()
+        began = time.perf_counter_ns()
+        marks[2].record()
+        self.call()
+        marks[3].record()
+        host_us = (time.perf_counter_ns() - began) / 1e3
+        torch.cuda.synchronize()
+        swept_us = marks[0].elapsed_time(marks[1]) * 1e3
+        if host_us > swept_us > 0 and sweep.times < MOST_SWEEPS:
+            # The device may have waited for the host.
+            sweep.times = min(MOST_SWEEPS, sweep.times * (1 + int(host_us / swept_us)))
+            return self.once(sweep)
+        return max(0.0, marks[2].elapsed_time(marks[3]) - marks[1].elapsed_time(marks[2])) * 1e3
+
+
+class Sweep:
+    """Reads memory larger than all caches, so many times."""
+
+    def __init__(self, cold_bytes):
+        self.memory, self.times = torch.ones(cold_bytes // 4, device=DEVICE), 1
+
+    def __call__(self):
+        for _ in range(self.times):
+            self.memory.sum()
