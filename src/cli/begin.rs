@@ -1,5 +1,6 @@
 //! How a run begins, whoever proposes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -8,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::alone;
 use super::bench::{self, TimedArgs, parse_shape, present};
 use super::crew::CrewArgs;
-use super::device;
+use super::device::{self, Device};
+use super::inductor;
 use super::options::{DeviceArgs, LoadArgs, PassArgs};
 use super::pytorch;
 use crate::agent::Choice;
@@ -17,9 +19,10 @@ use crate::engine::files;
 use crate::engine::stop::Rules;
 use crate::engine::{Options, Pool, RunState, TargetState, check_names, plan, plan_compiled, several};
 use crate::history::{self, Archive, History, Pending};
-use crate::kernel::{KernelFile, Language, set_dtypes};
+use crate::kernel::{KernelFile, Language, kernel_file, set_dtypes};
 use crate::model::{Graph, ModelConfig};
 use crate::op::{Dtype, OpSource, Shape};
+use crate::torch::inductor::Gpu;
 use crate::torch::model::Region;
 use crate::workspace::{RunSettings, Workspace};
 
@@ -120,6 +123,25 @@ impl RunArgs {
             }
         }
         Ok(())
+    }
+
+    /// The type that was asked for.
+    pub(super) fn dtype(&self) -> Option<Dtype> {
+        self.pass.dtype()
+    }
+
+    /// The languages that kernels may be in on a kind of device: the one that was asked for, else all.
+    pub(super) fn languages_of(&self, backend: &str) -> anyhow::Result<Vec<Language>> {
+        let there = Language::of_backend(backend);
+        match self.language {
+            None => Ok(there),
+            Some(language) if there.contains(&language) => Ok(vec![language]),
+            Some(language) => bail!(
+                "--language {}: kernels there are in {}",
+                language.name(),
+                there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
+            ),
+        }
     }
 
     /// The language of the kernels that a model's run begins with, on this device.
@@ -380,10 +402,23 @@ async fn plan_pytorch(
     tell(&compiled.table());
     pytorch::strangers(&own, &compiled).iter().for_each(|line| tell(line));
     let worker = starter.start(choice.device, Opening::Now).await?;
-    let kernel = |region: &Region| {
-        pytorch::kernel(&own, workspace, backend, &region.name)
+    let languages = args.languages_of(backend.name())?;
+    let there = |region: &Region| {
+        pytorch::kernel(&own, workspace, &languages, &region.name)
             .or_else(|| pytorch::shipped(workspace, worker.device(), region))
     };
+    let written = match choice.device {
+        Device::Cuda(number) if languages.contains(&Language::Triton) => {
+            let regions = inductor::worth_asking(&compiled, (&args.only, &args.skip), &|it| there(it).is_some());
+            inductor::for_regions(&regions, &args.crew.python, Gpu::Here(number), *tell)
+        }
+        _ => BTreeMap::new(),
+    };
+    let of_inductor = |region: &Region| {
+        let text = written.get(&region.name)?;
+        Some((kernel_file(&region.name, Language::Triton.folder()), text.clone()))
+    };
+    let kernel = |region: &Region| there(region).or_else(|| of_inductor(region));
     let state = plan_compiled(options, compiled, worker.device(), worker.judge(), &kernel)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
