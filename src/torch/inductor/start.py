@@ -65,6 +65,8 @@ def code_for(request, dtype):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     device = torch.device(request["device"])
+    # Operators of several parts ask the driver on their way, and a GPU that is not here has none.
+    traced_on = torch.device("cpu") if request["pretend"] else device
     unit_ = unit(request["source"], request["file"])
     outputs = [one for one in request["tensors"] if one["role"] == "output"]
     given = [one for one in request["tensors"] if one["role"] == "input"]
@@ -74,16 +76,16 @@ def code_for(request, dtype):
         made = unit_.call(list(zip(names, tensors)), {})
         if len(made) != len(outputs):
             raise NoStart(f"it gives {len(made)} tensors, and the operation has {len(outputs)} outputs")
-        return [one.to(device=device, dtype=type_of(form["dtype"], dtype)) for one, form in zip(made, outputs)]
+        return [one.to(device=traced_on, dtype=type_of(form["dtype"], dtype)) for one, form in zip(made, outputs)]
 
     without_counters(unit_)
     forms = [(one["shape"], type_of(one["dtype"], dtype)) for one in given]
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         # What user code makes anew is where its inputs are.
-        with device:
-            tensors = [torch.empty(shape, dtype=kind) for shape, kind in forms]
-            graph = traced(call, tensors)
-        return code_of(graph, tensors), forms
+        with traced_on:
+            graph = traced(call, [torch.empty(shape, dtype=kind) for shape, kind in forms])
+        tensors = [torch.empty(shape, dtype=kind, device=device) for shape, kind in forms]
+        return code_of(moved(graph, traced_on, device), tensors), forms
 
 
 def without_counters(unit_):

@@ -58,6 +58,19 @@ def traced(call, tensors):
     return graph
 
 
+def moved(graph, here, there):
+    """The graph with another device in the place of the one on which it was traced."""
+    from torch.utils._pytree import tree_map
+
+    def other(value):
+        return there if isinstance(value, torch.device) and value == here else value
+
+    for node in graph.graph.nodes:
+        node.args, node.kwargs = tree_map(other, node.args), tree_map(other, dict(node.kwargs))
+    graph.recompile()
+    return graph
+
+
 def is_changed(node):
     """Whether an operator writes to it."""
     for user in node.users:
