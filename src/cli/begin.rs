@@ -17,7 +17,7 @@ use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
 use crate::engine::files;
 use crate::engine::stop::Rules;
-use crate::engine::{Options, Pool, RunState, TargetState, check_names, plan, plan_compiled, several};
+use crate::engine::{Options, Pool, Rival, RunState, TargetState, check_names, plan, plan_compiled, several};
 use crate::history::{self, Archive, History, Pending};
 use crate::kernel::{KernelFile, Language, kernel_file, set_dtypes};
 use crate::model::{Graph, ModelConfig};
@@ -51,9 +51,10 @@ pub(super) struct RunArgs {
     /// other (may be repeated, or separated by commas)
     #[arg(long, value_enum, value_name = "DTYPE", value_delimiter = ',')]
     dtypes: Vec<Dtype>,
-    /// Begin with the kernels that are written in this language [default: cuda on a GPU, c on a processor]
-    #[arg(long, value_name = "LANGUAGE", value_parser = language_of)]
-    language: Option<Language>,
+    /// Begin with the kernels that are written in this language; of several (`cuda,triton`), with the first one's, against which the others'
+    /// are judged, and an agent may answer in any [default: cuda on a GPU, c on a processor]
+    #[arg(long, value_name = "LANGUAGE", value_delimiter = ',', value_parser = language_of)]
+    language: Vec<Language>,
     /// Leave these operations alone
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     skip: Vec<String>,
@@ -90,7 +91,7 @@ impl RunArgs {
     /// Whether something is given that a run keeps from its beginning.
     pub(super) const fn fixes_what_is_kept(&self) -> bool {
         let pass = self.pass.is_given() || self.seed.is_some() || !self.shape.is_empty() || !self.dtypes.is_empty();
-        pass || !self.only.is_empty() || !self.skip.is_empty()
+        pass || !self.only.is_empty() || !self.skip.is_empty() || !self.language.is_empty()
     }
 
     /// Whether an earlier run is gone on with.
@@ -130,32 +131,36 @@ impl RunArgs {
         self.pass.dtype()
     }
 
-    /// The languages that kernels may be in on a kind of device: the one that was asked for, else all.
+    /// The languages that kernels may be in on a kind of device: those that were asked for, in their order, else all.
     pub(super) fn languages_of(&self, backend: &str) -> anyhow::Result<Vec<Language>> {
         let there = Language::of_backend(backend);
-        match self.language {
-            None => Ok(there),
-            Some(language) if there.contains(&language) => Ok(vec![language]),
-            Some(language) => bail!(
+        if let Some(strange) = self.language.iter().find(|language| !there.contains(language)) {
+            bail!(
                 "--language {}: kernels there are in {}",
-                language.name(),
+                strange.name(),
                 there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
-            ),
+            );
         }
+        Ok(if self.language.is_empty() { there } else { self.language.clone() })
     }
 
     /// The language of the kernels that a model's run begins with, on this device.
     fn language_on(&self, device: &DeviceCard) -> anyhow::Result<Language> {
-        let there = Language::of_backend(&device.backend);
-        match self.language {
-            None => there.first().copied().context("this build has no language for that device"),
-            Some(language) if there.contains(&language) => Ok(language),
-            Some(language) => bail!(
-                "--language {}: {} runs kernels in {}",
-                language.name(),
-                device.name,
-                there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
-            ),
+        let languages = self.languages_of(&device.backend)?;
+        languages.first().copied().context("this build has no language for that device")
+    }
+
+    /// Where several languages were asked for, has each target be in any of them, and be held against the kernel that there is in another;
+    /// `find` gives that of an operation in a language.
+    fn rival(&self, state: &mut RunState, find: &dyn Fn(&str, Language) -> Option<(String, String)>) {
+        if self.language.len() < 2 {
+            return;
+        }
+        for target in &mut state.targets {
+            target.languages.clone_from(&self.language);
+            let others = self.language.iter().filter(|language| Language::of_file(&target.file) != Some(**language));
+            let found = others.filter_map(|language| find(&target.op, *language));
+            target.rivals = found.map(|(file, text)| Rival { file, text }).collect();
         }
     }
 
@@ -171,7 +176,13 @@ impl RunArgs {
         }
         let of_a_model = [("--only", &self.only), ("--skip", &self.skip)];
         let named = of_a_model.iter().find(|(_, ops)| !ops.is_empty()).map(|(option, _)| *option);
-        let named = named.or(self.language.map(|_| "--language"));
+        if self.is_kernel()
+            && let Some(own) = self.model.to_str().and_then(Language::of_file)
+            && !self.language.is_empty()
+            && !self.language.contains(&own)
+        {
+            bail!("--language leaves out {}, in which {} is written", own.name(), self.model.display());
+        }
         match named.or(self.pass.of_a_model()) {
             Some(option) if self.is_kernel() => bail!(
                 "{option} is for a model, and {} is a kernel file; --shape and --dtype say where it is timed",
@@ -288,6 +299,8 @@ async fn plan_kernel(wanted: &Wanted<'_>, workspace: &Workspace, options: Option
     (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
     let dtype = shapes.first().map_or(Dtype::F32, |wanted| wanted.dtype);
     let mut state = alone::begun(options, &kernel, shapes, &worker);
+    args.languages_of(&worker.device().backend)?;
+    args.rival(&mut state, &|op, language| files::kernel_in(Some(workspace), worker.device(), language, op, dtype));
     args.narrow(&mut state, dtype)?;
     Ok((state, args.crew.pool(&workspace.settings().run, worker, kernel.device).await?))
 }
@@ -331,6 +344,9 @@ async fn plan_model(
     tell(&profile.table());
     let kernel = |op: &str| files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype);
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
+    args.rival(&mut state, &|op, language| {
+        files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype)
+    });
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
@@ -363,6 +379,8 @@ async fn plan_problems(
     (wanted.tell)(&format!("improving kernels for {} problems on {}", targets.len(), worker.device().name));
     let dtype = targets.first().and_then(|target| target.shapes.first()).map_or(Dtype::F32, |shape| shape.dtype);
     let mut state = several(options, targets, worker.device(), worker.judge());
+    args.languages_of(&worker.device().backend)?;
+    args.rival(&mut state, &|op, language| files::kernel_in(Some(workspace), worker.device(), language, op, dtype));
     args.narrow(&mut state, dtype)?;
     let device = first.device;
     Ok((state, args.crew.pool(&workspace.settings().run, worker, device).await?))
@@ -414,12 +432,15 @@ async fn plan_pytorch(
         }
         _ => BTreeMap::new(),
     };
-    let of_inductor = |region: &Region| {
-        let text = written.get(&region.name)?;
-        Some((kernel_file(&region.name, Language::Triton.folder()), text.clone()))
-    };
-    let kernel = |region: &Region| there(region).or_else(|| of_inductor(region));
-    let state = plan_compiled(options, compiled, worker.device(), worker.judge(), &kernel)?;
+    let mut state = plan_compiled(options, compiled, worker.device(), worker.judge(), &there)?;
+    args.rival(&mut state, &|op, language| pytorch::kernel(&BTreeMap::new(), workspace, &[language], op));
+    for target in &mut state.targets {
+        // Held against PyTorch, as whatever an agent writes there first; so that one that is refused is no more than that.
+        if let Some(text) = written.get(&target.op) {
+            let file = kernel_file(&target.op, Language::Triton.folder());
+            target.rivals.push(Rival { file, text: text.clone() });
+        }
+    }
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
 
