@@ -18,6 +18,9 @@ pub struct Brief {
     pub backend: String,
     /// The kernel file below the workspace.
     pub file: String,
+    /// The languages that the kernel may be in; where none is named, the incumbent's own.
+    #[serde(default)]
+    pub languages: Vec<Language>,
     /// The kernel file's text to improve: the branch's tip.
     pub incumbent: String,
     /// Whether there is no kernel yet: the incumbent is a file with an empty body, and what there is to beat is PyTorch.

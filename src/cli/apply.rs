@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use super::status;
 use crate::engine::{RunState, TargetState};
 use crate::history::{Applied, Archive, Winner};
-use crate::kernel::{KernelFile, kernel_file_of_device};
+use crate::kernel::{KernelFile, Language, kernel_file_of_device};
 use crate::workspace::Workspace;
 
 /// Bring a run's winners into your branch, as one commit that holds nothing but their kernel files.
@@ -92,7 +92,10 @@ fn latest_ended(archive: &Archive, unfinished: bool) -> anyhow::Result<String> {
 /// The winners' texts and where they go.
 fn winners(args: &Args, archive: &Archive, state: &RunState) -> anyhow::Result<Vec<Winner>> {
     let place = |target: &TargetState| match args.per_device {
-        true => kernel_file_of_device(&target.op, &state.backend, &state.device),
+        true => {
+            let folder = Language::of_file(&target.file).map_or(state.backend.as_str(), |language| language.folder());
+            kernel_file_of_device(&target.op, folder, &state.device)
+        }
         false => target.file.clone(),
     };
     let mut winners = Vec::new();

@@ -1,5 +1,6 @@
 //! How a run begins, whoever proposes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -8,18 +9,20 @@ use tokio_util::sync::CancellationToken;
 use super::alone;
 use super::bench::{self, TimedArgs, parse_shape, present};
 use super::crew::CrewArgs;
-use super::device;
+use super::device::{self, Device};
+use super::inductor;
 use super::options::{DeviceArgs, LoadArgs, PassArgs};
 use super::pytorch;
 use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
 use crate::engine::files;
 use crate::engine::stop::Rules;
-use crate::engine::{Options, Pool, RunState, TargetState, check_names, plan, plan_compiled, several};
+use crate::engine::{Options, Pool, Rival, RunState, TargetState, check_names, plan, plan_compiled, several};
 use crate::history::{self, Archive, History, Pending};
-use crate::kernel::{KernelFile, Language, set_dtypes};
+use crate::kernel::{KernelFile, Language, kernel_file, set_dtypes};
 use crate::model::{Graph, ModelConfig};
 use crate::op::{Dtype, OpSource, Shape};
+use crate::torch::inductor::Gpu;
 use crate::torch::model::Region;
 use crate::workspace::{RunSettings, Workspace};
 
@@ -48,9 +51,10 @@ pub(super) struct RunArgs {
     /// other (may be repeated, or separated by commas)
     #[arg(long, value_enum, value_name = "DTYPE", value_delimiter = ',')]
     dtypes: Vec<Dtype>,
-    /// Begin with the kernels that are written in this language [default: cuda on a GPU, c on a processor]
-    #[arg(long, value_name = "LANGUAGE", value_parser = language_of)]
-    language: Option<Language>,
+    /// Begin with the kernels that are written in this language; of several (`cuda,triton`), with the first one's, against which the others'
+    /// are judged, and an agent may answer in any [default: cuda on a GPU, c on a processor]
+    #[arg(long, value_name = "LANGUAGE", value_delimiter = ',', value_parser = language_of)]
+    language: Vec<Language>,
     /// Leave these operations alone
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     skip: Vec<String>,
@@ -87,7 +91,7 @@ impl RunArgs {
     /// Whether something is given that a run keeps from its beginning.
     pub(super) const fn fixes_what_is_kept(&self) -> bool {
         let pass = self.pass.is_given() || self.seed.is_some() || !self.shape.is_empty() || !self.dtypes.is_empty();
-        pass || !self.only.is_empty() || !self.skip.is_empty()
+        pass || !self.only.is_empty() || !self.skip.is_empty() || !self.language.is_empty()
     }
 
     /// Whether an earlier run is gone on with.
@@ -122,18 +126,41 @@ impl RunArgs {
         Ok(())
     }
 
+    /// The type that was asked for.
+    pub(super) fn dtype(&self) -> Option<Dtype> {
+        self.pass.dtype()
+    }
+
+    /// The languages that kernels may be in on a kind of device: those that were asked for, in their order, else all.
+    pub(super) fn languages_of(&self, backend: &str) -> anyhow::Result<Vec<Language>> {
+        let there = Language::of_backend(backend);
+        if let Some(strange) = self.language.iter().find(|language| !there.contains(language)) {
+            bail!(
+                "--language {}: kernels there are in {}",
+                strange.name(),
+                there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
+            );
+        }
+        Ok(if self.language.is_empty() { there } else { self.language.clone() })
+    }
+
     /// The language of the kernels that a model's run begins with, on this device.
     fn language_on(&self, device: &DeviceCard) -> anyhow::Result<Language> {
-        let there = Language::of_backend(&device.backend);
-        match self.language {
-            None => there.first().copied().context("this build has no language for that device"),
-            Some(language) if there.contains(&language) => Ok(language),
-            Some(language) => bail!(
-                "--language {}: {} runs kernels in {}",
-                language.name(),
-                device.name,
-                there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
-            ),
+        let languages = self.languages_of(&device.backend)?;
+        languages.first().copied().context("this build has no language for that device")
+    }
+
+    /// Where several languages were asked for, has each target be in any of them, and be held against the kernel that there is in another;
+    /// `find` gives that of an operation in a language.
+    fn rival(&self, state: &mut RunState, find: &dyn Fn(&str, Language) -> Option<(String, String)>) {
+        if self.language.len() < 2 {
+            return;
+        }
+        for target in &mut state.targets {
+            target.languages.clone_from(&self.language);
+            let others = self.language.iter().filter(|language| Language::of_file(&target.file) != Some(**language));
+            let found = others.filter_map(|language| find(&target.op, *language));
+            target.rivals = found.map(|(file, text)| Rival { file, text }).collect();
         }
     }
 
@@ -149,7 +176,13 @@ impl RunArgs {
         }
         let of_a_model = [("--only", &self.only), ("--skip", &self.skip)];
         let named = of_a_model.iter().find(|(_, ops)| !ops.is_empty()).map(|(option, _)| *option);
-        let named = named.or(self.language.map(|_| "--language"));
+        if self.is_kernel()
+            && let Some(own) = self.model.to_str().and_then(Language::of_file)
+            && !self.language.is_empty()
+            && !self.language.contains(&own)
+        {
+            bail!("--language leaves out {}, in which {} is written", own.name(), self.model.display());
+        }
         match named.or(self.pass.of_a_model()) {
             Some(option) if self.is_kernel() => bail!(
                 "{option} is for a model, and {} is a kernel file; --shape and --dtype say where it is timed",
@@ -266,6 +299,8 @@ async fn plan_kernel(wanted: &Wanted<'_>, workspace: &Workspace, options: Option
     (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
     let dtype = shapes.first().map_or(Dtype::F32, |wanted| wanted.dtype);
     let mut state = alone::begun(options, &kernel, shapes, &worker);
+    args.languages_of(&worker.device().backend)?;
+    args.rival(&mut state, &|op, language| files::kernel_in(Some(workspace), worker.device(), language, op, dtype));
     args.narrow(&mut state, dtype)?;
     Ok((state, args.crew.pool(&workspace.settings().run, worker, kernel.device).await?))
 }
@@ -309,6 +344,9 @@ async fn plan_model(
     tell(&profile.table());
     let kernel = |op: &str| files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype);
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
+    args.rival(&mut state, &|op, language| {
+        files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype)
+    });
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
@@ -341,6 +379,8 @@ async fn plan_problems(
     (wanted.tell)(&format!("improving kernels for {} problems on {}", targets.len(), worker.device().name));
     let dtype = targets.first().and_then(|target| target.shapes.first()).map_or(Dtype::F32, |shape| shape.dtype);
     let mut state = several(options, targets, worker.device(), worker.judge());
+    args.languages_of(&worker.device().backend)?;
+    args.rival(&mut state, &|op, language| files::kernel_in(Some(workspace), worker.device(), language, op, dtype));
     args.narrow(&mut state, dtype)?;
     let device = first.device;
     Ok((state, args.crew.pool(&workspace.settings().run, worker, device).await?))
@@ -380,11 +420,27 @@ async fn plan_pytorch(
     tell(&compiled.table());
     pytorch::strangers(&own, &compiled).iter().for_each(|line| tell(line));
     let worker = starter.start(choice.device, Opening::Now).await?;
-    let kernel = |region: &Region| {
-        pytorch::kernel(&own, workspace, backend, &region.name)
+    let languages = args.languages_of(backend.name())?;
+    let there = |region: &Region| {
+        pytorch::kernel(&own, workspace, &languages, &region.name)
             .or_else(|| pytorch::shipped(workspace, worker.device(), region))
     };
-    let state = plan_compiled(options, compiled, worker.device(), worker.judge(), &kernel)?;
+    let written = match choice.device {
+        Device::Cuda(number) if languages.contains(&Language::Triton) => {
+            let regions = inductor::worth_asking(&compiled, (&args.only, &args.skip), &|it| there(it).is_some());
+            inductor::for_regions(&regions, &args.crew.python, Gpu::Here(number), *tell)
+        }
+        _ => BTreeMap::new(),
+    };
+    let mut state = plan_compiled(options, compiled, worker.device(), worker.judge(), &there)?;
+    args.rival(&mut state, &|op, language| pytorch::kernel(&BTreeMap::new(), workspace, &[language], op));
+    for target in &mut state.targets {
+        // Held against PyTorch, as whatever an agent writes there first; so that one that is refused is no more than that.
+        if let Some(text) = written.get(&target.op) {
+            let file = kernel_file(&target.op, Language::Triton.folder());
+            target.rivals.push(Rival { file, text: text.clone() });
+        }
+    }
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
 

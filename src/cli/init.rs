@@ -6,9 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::device::{self, Device};
+use super::inductor;
 use super::options::{DeviceArgs, PythonArgs};
 use super::problem;
 use super::starter::Starter;
+use crate::kernel::{Language, kernel_file};
+use crate::op::{Dtype, OpSource};
+use crate::torch::inductor::Gpu;
 use crate::workspace::{DeviceSettings, Workspace};
 
 /// Prepare a workspace: settings to edit, the instructions for an agent, a git repository if there is none.
@@ -17,7 +21,7 @@ use crate::workspace::{DeviceSettings, Workspace};
 /// below `.warpsmith/` ignores itself, so that no `.gitignore` is needed.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith init                      here\n  warpsmith init ~/llama --copy       with the kernels and operations to look at and to change\n  warpsmith init --problem 23_Softmax.py    a kernel file to write in, for what PyTorch computes there"
+    after_help = "Examples:\n  warpsmith init                      here\n  warpsmith init ~/llama --copy       with the kernels and operations to look at and to change\n  warpsmith init --problem 23_Softmax.py    a kernel file to write in, for what PyTorch computes there\n  warpsmith init --problem 23_Softmax.py --from-inductor    ... or the kernels that torch.compile would run, to go on from"
 )]
 pub(super) struct Args {
     /// The directory, made where it is not
@@ -30,6 +34,15 @@ pub(super) struct Args {
     /// front matter and signature, and an empty body
     #[arg(long, value_name = "FILE")]
     problem: Option<PathBuf>,
+    /// Have Inductor, which writes torch.compile's kernels, write the kernel file of the problem: Triton that is correct and tunable, for this
+    /// machine's GPU, or for one that is named and need not be here (`--from-inductor=sm_90`)
+    #[arg(
+        long, value_name = "SM", num_args = 0..=1, require_equals = true, default_missing_value = "", requires = "problem"
+    )]
+    from_inductor: Option<String>,
+    /// The type of the kernels that Inductor writes [default: f32]
+    #[arg(long, value_enum, requires = "from_inductor")]
+    dtype: Option<Dtype>,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
@@ -47,10 +60,12 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             outer.root().display()
         );
     }
+    let elsewhere = args.from_inductor.as_ref().is_some_and(|gpu| !gpu.is_empty());
     let device = match &args.problem {
-        Some(_) => device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device,
-        None => Device::Cpu,
+        Some(_) if !elsewhere => device::choose(args.device, DeviceSettings::default(), &Starter::own())?.device,
+        _ => Device::Cpu,
     };
+    let gpu = args.from_inductor.as_deref().map(|gpu| inductor::gpu_named(gpu, device)).transpose()?;
     let read = |path: &PathBuf| problem::read(path, &args.python, problem::gpu_of(device));
     let problem = args.problem.as_ref().map(read).transpose()?;
     std::fs::create_dir_all(&args.dir).with_context(|| format!("{} cannot be made", args.dir.display()))?;
@@ -63,6 +78,10 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(problem) = problem {
         let mut said = problem::install(&problem.source, &workspace)?;
+        if let Some(gpu) = gpu {
+            said.iter().for_each(|line| super::say(line));
+            return from_inductor(args, &problem.source, &workspace, gpu);
+        }
         let kernel = problem::skeleton_file(&problem.source, &workspace, device)?;
         said.extend(kernel.said);
         said.iter().for_each(|line| super::say(line));
@@ -75,5 +94,23 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         "next         warpsmith run MODEL_DIR, for a directory in it with a model's config.json".to_owned()
     };
     super::say(&next);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what Inductor has for the problem; what it does not have it for is an answer, too.
+fn from_inductor(args: &Args, source: &OpSource, workspace: &Workspace, gpu: Gpu) -> anyhow::Result<ExitCode> {
+    let dtype = args.dtype.unwrap_or(Dtype::F32);
+    let there = workspace.root().join(kernel_file(&source.name, Language::Triton.folder())).exists();
+    match inductor::write(source, dtype, workspace, &args.python, gpu, &super::say)? {
+        Ok(path) if there => super::say(&format!("{} is there already, and is left as it is", path.display())),
+        Ok(path) => {
+            super::say(&format!("wrote        {} (what torch.compile would run, in {dtype})", path.display()));
+            super::say(&format!("next         warpsmith bench {0}, then warpsmith run {0}", path.display()));
+        }
+        Err(why) => {
+            super::say(&format!("Inductor has no kernel file for {}: {why}", source.name));
+            return Ok(ExitCode::FAILURE);
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }

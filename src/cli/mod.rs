@@ -15,6 +15,7 @@ mod doctor;
 mod error;
 mod export;
 mod in_model;
+mod inductor;
 mod init;
 mod kernelbench;
 mod lines;

@@ -7,9 +7,11 @@ use anyhow::{Context, anyhow, bail};
 use super::alone;
 use super::begin::RunArgs;
 use super::device::{self, Device};
+use super::inductor;
 use super::options::{DeviceArgs, PythonArgs};
-use crate::kernel::{KernelFile, Language, kernel_file, skeleton};
+use crate::kernel::{KernelFile, Language, is_unwritten, kernel_file, skeleton};
 use crate::op::{Dtype, OpSource};
+use crate::torch::inductor::Gpu;
 use crate::torch::{Problem, Python, Service, TorchError};
 use crate::workspace::{Settings, Workspace};
 
@@ -74,12 +76,45 @@ pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&st
                 None => Workspace::make(folder).map(|(workspace, made)| (workspace, made.sentences()))?,
             };
             let said = install(&problem.source, &workspace)?;
-            let kernel = skeleton_file(&problem.source, &workspace, device)?;
-            made.iter().chain(&said).chain(&kernel.said).for_each(|line| tell(line));
-            args.model = kernel.path;
+            made.iter().chain(&said).for_each(|line| tell(line));
+            args.model = first_kernel(args, &problem.source, &workspace, device, tell)?;
         }
     }
     Ok(())
+}
+
+/// Where a run on a problem begins: the workspace's own kernel; else, on a GPU, what Inductor writes; else a file to be written in.
+fn first_kernel(
+    args: &RunArgs,
+    source: &OpSource,
+    workspace: &Workspace,
+    device: Device,
+    tell: &dyn Fn(&str),
+) -> anyhow::Result<PathBuf> {
+    let languages = args.languages_of(if matches!(device, Device::Cuda(_)) { "cuda" } else { "cpu" })?;
+    for language in &languages {
+        let path = workspace.root().join(kernel_file(&source.name, language.folder()));
+        if std::fs::read_to_string(&path).is_ok_and(|text| !is_unwritten(&text)) {
+            return Ok(path);
+        }
+    }
+    if let Device::Cuda(number) = device
+        && languages.contains(&Language::Triton)
+    {
+        let dtype = args.dtype().unwrap_or(Dtype::F32);
+        let python = &args.crew.python;
+        match inductor::write(source, dtype, workspace, python, Gpu::Here(number), &|_| {}) {
+            Ok(Ok(path)) => {
+                tell(&format!("wrote        {} (what torch.compile would run)", path.display()));
+                return Ok(path);
+            }
+            Ok(Err(why)) => tell(&format!("note: it begins without a kernel of Inductor's: {why}")),
+            Err(error) => tell(&format!("note: it begins without a kernel of Inductor's: {error:#}")),
+        }
+    }
+    let kernel = skeleton_file(source, workspace, device)?;
+    kernel.said.iter().for_each(|line| tell(line));
+    Ok(kernel.path)
 }
 
 /// Writes the operation of a problem into a workspace, so that every later command, on any machine, finds it there.
@@ -126,7 +161,8 @@ pub(super) fn skeleton_file(source: &OpSource, workspace: &Workspace, device: De
     Ok(Skeleton { path, said })
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+/// Writes a file, and its folder where there is none.
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(path, text))

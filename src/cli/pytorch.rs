@@ -9,7 +9,7 @@ use super::options::{LoadArgs, PythonArgs};
 use super::problem::told;
 use crate::device::{DeviceCard, detect_cpu};
 use crate::engine::{RunState, files};
-use crate::kernel::{KernelFile, Language, adopted, kernel_file, skeleton};
+use crate::kernel::{KernelError, KernelFile, Language, adopted, kernel_file, skeleton};
 use crate::model::{ModelConfig, ModelError};
 use crate::op::{Dtype, OpSource};
 use crate::profile::Compiled;
@@ -94,7 +94,8 @@ pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Kernel files that the user has: by operation, each file's text.
+/// Kernel files that the user has: by operation, each file's text. Python without a kernel file's front matter is something else, such as
+/// a region's reference.
 ///
 /// # Errors
 /// A folder that cannot be read, or a file that is no kernel file.
@@ -102,7 +103,7 @@ pub(super) fn kernels_in(folder: &Path, backend: BackendName) -> anyhow::Result<
     let mut found: BTreeMap<String, (PathBuf, String)> = BTreeMap::new();
     let wanted: &[&str] = match backend {
         BackendName::Cpu => &["c"],
-        BackendName::Cuda => &["cu"],
+        BackendName::Cuda => &["cu", "py"],
     };
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .with_context(|| format!("--kernels {}", folder.display()))?
@@ -112,6 +113,11 @@ pub(super) fn kernels_in(folder: &Path, backend: BackendName) -> anyhow::Result<
     files.sort();
     for path in files {
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        if path.extension().is_some_and(|it| it == "py")
+            && matches!(KernelFile::parse(&text), Err(KernelError::NoFrontMatter))
+        {
+            continue;
+        }
         let op = KernelFile::parse(&text).with_context(|| path.display().to_string())?.front.op;
         if let Some((other, _)) = found.get(&op) {
             bail!("{} and {} are both for {op}; one of them is to go", other.display(), path.display());
@@ -164,18 +170,22 @@ fn files_of(source: &OpSource, dtype: Option<Dtype>, processor: bool) -> anyhow:
     Ok(files)
 }
 
-/// The kernel of a region: the user's own, else the workspace's.
+/// The kernel of a region: the user's own, else the workspace's, in the first of these languages that has one.
 pub(super) fn kernel(
     own: &BTreeMap<String, String>,
     workspace: &Workspace,
-    backend: BackendName,
+    languages: &[Language],
     op: &str,
 ) -> Option<(String, String)> {
-    let file = kernel_file(op, backend.name());
-    match own.get(op) {
-        Some(text) => Some((file, text.clone())),
-        None => workspace.file(&file).ok().map(|found| (file, found.text)),
+    if let Some(text) = own.get(op) {
+        let language = KernelFile::parse(text).ok()?.language;
+        return Some((kernel_file(op, language.folder()), text.clone()));
     }
+    languages.iter().find_map(|language| {
+        let file = kernel_file(op, language.folder());
+        let text = workspace.file(&file).ok()?.text;
+        Some((file, text))
+    })
 }
 
 /// The kernel of a region that is an operation which ships: the workspace's own for that operation, or the one inside this program, called

@@ -26,6 +26,7 @@ pub fn brief(
         source,
         backend: state.backend.clone(),
         file: target.file.clone(),
+        languages: target.languages.clone(),
         incumbent,
         unwritten: target.is_unwritten(),
         starter: target.start_text.clone(),

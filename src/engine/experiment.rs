@@ -7,14 +7,19 @@ use crate::agent::{Agent, Proposal, Usage};
 use crate::defence::weakened;
 use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::EvaluationTask;
-use crate::history::Pending;
+use crate::history::{Entry, Pending};
+use crate::kernel::Language;
 use crate::rng::Stream;
 
 use super::flight::Sent;
 use super::judging::{Answer, Note, Question, tell, verdict};
+use super::state::Rival;
 use super::stop::StopReason;
 use super::trial::{Judged, Trial, Undecided};
 use super::{Run, RunError, RunEvent};
+
+/// The technique of a trial that puts another language's kernel against the incumbent.
+pub(super) const RIVAL: &str = "language";
 
 impl Run {
     /// A proposal as the run's next trial; one that mends another goes on with that one's story and usage.
@@ -28,7 +33,7 @@ impl Run {
             id,
             parent: target.incumbent,
             op: target.op.clone(),
-            file: target.file.clone(),
+            file: target.file_for(&proposal.text),
             is_start: false,
             author: author(agent, &proposal),
             mended: mends.map_or(Vec::new(), Judged::failures),
@@ -62,6 +67,30 @@ impl Run {
         Undecided { trial, memory: agent.save(), usage_of_run: self.state.usage.clone() }
     }
 
+    /// A kernel in another language that a target could have begun with, as the run's next trial: it is held against the incumbent.
+    pub(super) fn rival_trial(&mut self, index: usize, rival: Rival, agent: &dyn Agent) -> Undecided {
+        let id = self.next_trial();
+        let target = &self.state.targets[index];
+        let language = Language::of_file(&rival.file).map_or("another language", Language::name);
+        let proposal = Proposal {
+            text: rival.text,
+            technique: RIVAL.into(),
+            description: format!("the kernel there is in {language}"),
+            ..Proposal::default()
+        };
+        let trial = Trial {
+            id,
+            parent: target.incumbent,
+            op: target.op.clone(),
+            file: rival.file,
+            author: "warpsmith".to_owned(),
+            seed: self.seed_of(id),
+            proposal,
+            ..Trial::default()
+        };
+        Undecided { trial, memory: agent.save(), usage_of_run: self.state.usage.clone() }
+    }
+
     fn next_trial(&mut self) -> u64 {
         self.state.trials += 1;
         self.state.trials
@@ -83,7 +112,7 @@ impl Run {
         self.record.begin(&Pending {
             trial: trial.id,
             number,
-            path: target.file.clone(),
+            path: trial.file.clone(),
             text: trial.proposal.text.clone(),
             seed: trial.seed,
             meta: serde_json::to_value(&textless).map_err(|error| RunError::State(error.to_string()))?,
@@ -220,13 +249,21 @@ impl Run {
             judged.trial.usage.add(&agent.spent_on(judged.ticket()));
         }
         let advances = self.advances(&judged)?;
-        let number = self.take_in(index, agent, &judged);
-        self.write(number, advances, &judged)
+        let (number, left) = self.take_in(index, agent, &judged);
+        self.write(number, advances, left, &judged)
     }
 
-    /// Writes an experiment down and tells of it.
-    pub(super) fn write(&mut self, number: u64, advances: bool, judged: &Judged) -> Result<(), RunError> {
-        self.record.record(judged.entry(number, advances, &self.state)?)?;
+    /// Writes an experiment down and tells of it. `left` is the file that the target's kernel was in before, where it is in another one now:
+    /// the branch has one for each target.
+    pub(super) fn write(
+        &mut self,
+        number: u64,
+        advances: bool,
+        left: Option<String>,
+        judged: &Judged,
+    ) -> Result<(), RunError> {
+        let entry = judged.entry(number, advances, &self.state)?;
+        self.record.record(Entry { removes: left.filter(|_| advances), ..entry })?;
         let (id, status) = (judged.trial.id, judged.evaluation.verdict.status());
         tracing::info!(trial = id, experiment = number, status, branch_moves = advances, "an experiment is recorded");
         let (description, evaluation) = (&judged.trial.proposal.description, &judged.evaluation);
@@ -248,25 +285,33 @@ impl Run {
         })
     }
 
-    /// The state after an experiment, whose number is returned: everything that is recorded with it.
-    fn take_in(&mut self, index: usize, agent: &mut dyn Agent, judged: &Judged) -> u64 {
+    /// The state after an experiment: everything that is recorded with it. Its number, and the file that the target's kernel was in before,
+    /// where it is in another one now.
+    fn take_in(&mut self, index: usize, agent: &mut dyn Agent, judged: &Judged) -> (u64, Option<String>) {
         self.tick();
         let number = self.state.next_experiment;
         self.state.next_experiment += 1;
         self.state.decided = self.state.decided.max(judged.trial.id);
         let target = &mut self.state.targets[index];
         target.learn(&judged.evaluation);
+        let mut left = None;
         if judged.evaluation.verdict.advances() {
             target.incumbent = Some(number);
+            left = target.go_on_with(&judged.trial.file);
         }
         if judged.trial.is_start {
             target.start_judged = true;
-            return number;
+            return (number, left);
         }
         target.tried.push(judged.attempt(number));
-        agent.learn(&judged.outcome(number));
-        target.memory = agent.save();
-        number
+        let rivals = target.rivals.len();
+        target.rivals.retain(|rival| rival.text != judged.trial.proposal.text);
+        // A rival is nobody's proposal.
+        if rivals == target.rivals.len() {
+            agent.learn(&judged.outcome(number));
+            target.memory = agent.save();
+        }
+        (number, left)
     }
 }
 

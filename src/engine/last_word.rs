@@ -116,11 +116,12 @@ impl Run {
 
     /// The kernels of a target that were incumbents, the newest first, its starting point last; without those taken back before.
     fn line(&self, index: usize) -> Result<Vec<Step>, RunError> {
-        let TargetState { file, op, .. } = &self.state.targets[index];
+        let target = &self.state.targets[index];
+        let op = &target.op;
         let unreadable = |error: serde_json::Error| RunError::State(error.to_string());
         let mut gone: Vec<u64> = Vec::new();
         let mut line = Vec::new();
-        for past in self.record.line(file)? {
+        for past in self.record.line(&target.files())? {
             if gone.contains(&past.number) {
                 continue;
             }
@@ -155,6 +156,7 @@ impl Run {
         let verdict = Verdict::Withdrawn { experiments: experiments.clone(), why };
         let target = &mut self.state.targets[index];
         target.go_back(&step.target, &experiments, &verdict);
+        let left = target.go_on_with(&step.target.file);
         target.agreed = true;
         target.incumbent = Some(step.number);
         let seed = Stream::new(self.state.seed, "trial").bits(self.state.trials);
@@ -190,6 +192,6 @@ impl Run {
             examination: None,
             build_log: target.resources.clone(),
         };
-        self.write(number, true, &Judged { trial, evaluation })
+        self.write(number, true, left, &Judged { trial, evaluation })
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::agent::{Agent, MOST_REPAIRS, Outside};
 
+use super::experiment::RIVAL;
 use super::trial::{Judged, Trial};
 use super::{Run, RunError};
 
@@ -54,7 +55,7 @@ impl Run {
     fn park(&mut self, index: usize, agent: &dyn Agent, judged: Judged) -> Result<(), RunError> {
         self.tick();
         let target = &mut self.state.targets[index];
-        let (file, id) = (target.file.clone(), judged.trial.id);
+        let (file, id) = (judged.trial.file.clone(), judged.trial.id);
         target.memory = agent.save();
         target.parked.insert(judged.ticket(), judged);
         self.state.decided = self.state.decided.max(id);
@@ -63,10 +64,11 @@ impl Run {
     }
 }
 
-/// Whether its author takes it back. A starting point has none.
+/// Whether its author takes it back. A starting point has none, nor has a kernel that is there in another language.
 fn mends(agent: &mut dyn Agent, judged: &Judged) -> bool {
     let failed = judged.failed();
     !judged.trial.is_start
+        && judged.trial.proposal.technique != RIVAL
         && failed.verdict.is_failure()
         && failed.proposal.repairs < MOST_REPAIRS
         && agent.mend(&failed)

@@ -55,7 +55,7 @@ pub use events::{RunEvent, Watcher, is_keep};
 pub use plan::{Options, alone, check_names, plan, plan_compiled, several};
 pub use pool::{Doing, Pool, WorkerStatus};
 pub use report::CostOf;
-pub use state::{InModel, MOST_TROUBLES, Phase, RunState, TargetState, Trouble, VERSION};
+pub use state::{InModel, MOST_TROUBLES, Phase, Rival, RunState, TargetState, Trouble, VERSION};
 pub use step::Edited;
 use stop::{Moment, RunProgress, StopReason};
 pub use trial::{Judged, Trial};

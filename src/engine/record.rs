@@ -35,8 +35,8 @@ pub(super) trait Record: Send {
     fn record(&mut self, entry: Entry) -> Result<(), HistoryError>;
     /// Writes down a state that belongs to no experiment.
     fn checkpoint(&mut self, state: Value) -> Result<(), HistoryError>;
-    /// The experiments on a file that advanced the branch or were taken back, the newest first.
-    fn line(&self, file: &str) -> Result<Vec<Past>, HistoryError>;
+    /// The experiments on files of one target that advanced the branch or were taken back, the newest first.
+    fn line(&self, files: &[String]) -> Result<Vec<Past>, HistoryError>;
 }
 
 impl Record for History {
@@ -61,14 +61,14 @@ impl Record for History {
     fn checkpoint(&mut self, state: Value) -> Result<(), HistoryError> {
         Self::checkpoint(self, state)
     }
-    fn line(&self, file: &str) -> Result<Vec<Past>, HistoryError> {
+    fn line(&self, files: &[String]) -> Result<Vec<Past>, HistoryError> {
         let mut line = Vec::new();
         for entry in self.entries(Order::NewestFirst)? {
             let entry = entry?;
-            if entry.path != file || !entry.kept && entry.evaluation["verdict"]["status"] != "base" {
+            if !files.contains(&entry.path) || !entry.kept && entry.evaluation["verdict"]["status"] != "base" {
                 continue;
             }
-            if let Some(text) = self.archive().text(&entry.commit, file)? {
+            if let Some(text) = self.archive().text(&entry.commit, &entry.path)? {
                 line.push(Past { number: entry.number, text, evaluation: entry.evaluation, state: entry.state });
             }
         }
@@ -100,6 +100,9 @@ impl Record for Unwritten {
     }
     fn record(&mut self, entry: Entry) -> Result<(), HistoryError> {
         if entry.keep {
+            if let Some(left) = &entry.removes {
+                self.tip.remove(left);
+            }
             self.tip.insert(entry.path, entry.candidate_text);
         }
         Ok(())
@@ -107,7 +110,7 @@ impl Record for Unwritten {
     fn checkpoint(&mut self, _state: Value) -> Result<(), HistoryError> {
         Ok(())
     }
-    fn line(&self, _file: &str) -> Result<Vec<Past>, HistoryError> {
+    fn line(&self, _files: &[String]) -> Result<Vec<Past>, HistoryError> {
         Ok(Vec::new())
     }
 }

@@ -9,6 +9,7 @@ use crate::agent::{Attempt, Choice, Usage};
 use crate::device::Ceilings;
 use crate::evaluation::{Evaluation, Timing, Verdict};
 use crate::harness::Precision;
+use crate::kernel::{KernelFile, Language, kernel_file};
 use crate::op::{OpError, OpSource, TargetShape};
 use crate::verify::Report;
 
@@ -167,6 +168,24 @@ pub struct TargetState {
     /// The experiment that made the incumbent.
     #[serde(default)]
     pub incumbent: Option<u64>,
+    /// The languages that its kernel may be in; where none is named, its file's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub languages: Vec<Language>,
+    /// What it could have begun with as well and has not been judged yet: kernels in other languages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<Rival>,
+    /// Files, in other languages, that its incumbents were before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_files: Vec<String>,
+}
+
+/// A kernel that a target could have begun with, in another language than the one it began with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rival {
+    /// Its kernel file below the workspace.
+    pub file: String,
+    /// Its text.
+    pub text: String,
 }
 
 /// Where a target stands.
@@ -214,7 +233,41 @@ impl TargetState {
             memory: Value::Null,
             parked: BTreeMap::new(),
             incumbent: None,
+            languages: Vec::new(),
+            rivals: Vec::new(),
+            left_files: Vec::new(),
         }
+    }
+
+    /// The file that a text is for: the target's own, or, where the target may be in the text's language and its own file is in another,
+    /// the operation's in that language.
+    #[must_use]
+    pub fn file_for(&self, text: &str) -> String {
+        match KernelFile::parse(text) {
+            Ok(kernel)
+                if self.languages.contains(&kernel.language)
+                    && Language::of_file(&self.file) != Some(kernel.language) =>
+            {
+                kernel_file(&self.op, kernel.language.folder())
+            }
+            _ => self.file.clone(),
+        }
+    }
+
+    /// The files that its incumbents are and were.
+    pub(super) fn files(&self) -> Vec<String> {
+        self.left_files.iter().chain([&self.file]).cloned().collect()
+    }
+
+    /// Goes on with another file; the one that is left, where that is another one.
+    pub(super) fn go_on_with(&mut self, file: &str) -> Option<String> {
+        if self.file == file {
+            return None;
+        }
+        let left = std::mem::replace(&mut self.file, file.to_owned());
+        self.left_files.retain(|it| it != file && *it != left);
+        self.left_files.push(left.clone());
+        Some(left)
     }
 
     /// What it must compute: a region's own, else the operation's files as `read` finds them.

@@ -93,6 +93,9 @@ impl Run {
         if let Some(reason) = self.establish_start(index, agent).await? {
             return Err(stopped(reason));
         }
+        if let Some(reason) = self.judge_rivals(index, agent).await? {
+            return Err(stopped(reason));
+        }
         self.refuse_where_done(op)?;
         let undecided = self.trial(index, proposal, agent);
         let judged = self.judge(index, undecided).await?.map_err(stopped)?;

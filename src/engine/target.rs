@@ -22,10 +22,18 @@ impl Run {
         self.state.targets[index].phase = Phase::Active;
         tracing::info!(op = self.state.targets[index].op, "a target begins");
         self.watcher.on(&RunEvent::Target { target: &self.state.targets[index], state: &self.state });
-        let mut agent = (self.make_agent)(&self.seat(index))?;
-        let memory = self.state.targets[index].memory.clone();
-        self.remind(agent.as_mut(), &memory);
-        let reason = self.improve(index, agent.as_mut()).await?;
+        let mut agent = self.agent_of(index)?;
+        let file = self.state.targets[index].file.clone();
+        let reason = match self.prepare(index, agent.as_mut()).await? {
+            Some(reason) => reason,
+            None => {
+                if self.state.targets[index].file != file {
+                    // It works on the file of another language now.
+                    agent = self.agent_of(index)?;
+                }
+                self.improve(index, agent.as_mut()).await?
+            }
+        };
         if reason != StopReason::Interrupted {
             self.give_up_mending(index, agent.as_mut())?;
         }
@@ -33,14 +41,27 @@ impl Run {
         Ok(reason)
     }
 
-    async fn improve(&mut self, index: usize, agent: &mut dyn Agent) -> Result<StopReason, RunError> {
+    /// Whoever proposes for a target, with its memory.
+    fn agent_of(&mut self, index: usize) -> Result<Box<dyn Agent>, RunError> {
+        let mut agent = (self.make_agent)(&self.seat(index))?;
+        let memory = self.state.targets[index].memory.clone();
+        self.remind(agent.as_mut(), &memory);
+        Ok(agent)
+    }
+
+    /// Everything that comes before the first proposal; a reason where that ends the target.
+    async fn prepare(&mut self, index: usize, agent: &mut dyn Agent) -> Result<Option<StopReason>, RunError> {
         if let Some(reason) = self.finish_pending(index, agent).await? {
-            return Ok(reason);
+            return Ok(Some(reason));
         }
         self.go_on_mending(index, agent)?;
         if let Some(reason) = self.establish_start(index, agent).await? {
-            return Ok(reason);
+            return Ok(Some(reason));
         }
+        self.judge_rivals(index, agent).await
+    }
+
+    async fn improve(&mut self, index: usize, agent: &mut dyn Agent) -> Result<StopReason, RunError> {
         loop {
             while let Some((sent, answer)) = self.flight.next() {
                 if let Some(reason) = self.settle(index, agent, sent, answer)? {
@@ -136,6 +157,42 @@ impl Run {
         Ok(refused.then_some(StopReason::Unjudged { why }))
     }
 
+    /// Judges what a target could have begun with as well, in other languages: what is faster than the incumbent is gone on from. A reason
+    /// where the run or its rules end that.
+    pub(super) async fn judge_rivals(
+        &mut self,
+        index: usize,
+        agent: &mut dyn Agent,
+    ) -> Result<Option<StopReason>, RunError> {
+        if self.state.targets[index].rivals.is_empty() {
+            return Ok(None);
+        }
+        // One that an interruption left undecided is among them.
+        if let Some(reason) = self.settle_all(index, agent).await? {
+            return Ok(Some(reason));
+        }
+        while let Some(rival) = self.state.targets[index].rivals.first().cloned() {
+            if self.cancel.is_cancelled() {
+                return Ok(Some(StopReason::Interrupted));
+            }
+            if let Some(reason) = self.over() {
+                return Ok(Some(reason));
+            }
+            let file = rival.file.clone();
+            let undecided = self.rival_trial(index, rival, agent);
+            match self.judge(index, undecided).await? {
+                Ok(judged) => self.record(index, agent, judged)?,
+                Err(StopReason::Interrupted) => return Ok(Some(StopReason::Interrupted)),
+                Err(reason) => {
+                    self.record.withdraw(self.state.trials, &file)?;
+                    self.state.targets[index].rivals.remove(0);
+                    self.trouble(format!("{file} could not be judged: {reason}"));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// The judge's word on a starting point. A rejection ends the target, so it must repeat itself on other inputs.
     async fn judge_start(&mut self, index: usize, start: Undecided) -> Result<Result<Judged, StopReason>, RunError> {
         let first = match self.judge(index, start.clone()).await? {
@@ -178,7 +235,9 @@ impl Run {
                 trial.id = self.state.trials;
                 trial.author = if trial.is_start { "warpsmith".to_owned() } else { agent.name().to_owned() };
             }
-            trial.file.clone_from(&self.state.targets[index].file);
+            if trial.file.is_empty() {
+                trial.file.clone_from(&self.state.targets[index].file);
+            }
             self.state.trials = self.state.trials.max(trial.id);
             if undecided.usage_of_run.requests > self.state.usage.requests {
                 self.state.usage = undecided.usage_of_run.clone();

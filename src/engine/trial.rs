@@ -131,6 +131,7 @@ impl Judged {
             path: trial.file.clone(),
             candidate_text: text.clone(),
             keep: advances,
+            removes: None,
             subject: subject(&trial.op, description, evaluation),
             body: body(evaluation),
             trailers: trailers(number, technique, &trial.author, evaluation),

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::code::Making;
 use super::{Buffer, ExportError, File, Maker, PLANS, Plan, Plans, Receipt, card, is_package};
 use crate::evaluation::Evaluation;
-use crate::kernel::{Facts, KernelFile, ScratchInit};
+use crate::kernel::{Facts, KernelFile, Language, ScratchInit};
 use crate::op::{OpSource, Shape, TargetShape};
 use crate::profile::Compiled;
 use crate::torch::model::{REGIONS, Region};
@@ -185,7 +185,11 @@ fn kernel(
     let resolution = file.resolve(&shape, dtype, wanted.facts).map_err(read)?;
     let made = Making { name, op: &op, file: &file, shape: &shape, resolution: &resolution, facts: wanted.facts };
     let code = maker.code(&made, files)?;
-    let extension = file.language.extension();
+    // What it must compute is Python as well, under the same name.
+    let extension = match file.language {
+        Language::Triton => "triton.py",
+        language => language.extension(),
+    };
     let source = files.write(&format!("source/{name}.{extension}"), chosen.text.as_bytes())?;
     files.write(&format!("source/{name}.py"), chosen.operation.python.as_bytes())?;
     files.write(&format!("source/{name}.toml"), chosen.operation.toml.as_bytes())?;

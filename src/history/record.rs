@@ -55,6 +55,8 @@ pub struct Entry {
     pub candidate_text: String,
     /// Whether the branch advances to it.
     pub keep: bool,
+    /// A file that the branch has no longer, where it advances: the kernel of the same operation in another language.
+    pub removes: Option<String>,
     /// As in `rmsnorm: vectorised loads (1.18x, 2.31x total)`.
     pub subject: String,
     /// Why, in some sentences; may be empty.
@@ -166,6 +168,7 @@ impl History {
     pub fn record(&mut self, entry: Entry) -> Result<Recorded, HistoryError> {
         self.follows(entry.number)?;
         relative(&entry.path)?;
+        entry.removes.as_deref().map(relative).transpose()?;
         let store = self.archive.store.clone();
         let mut written = store.retry(|repository| self.write(repository, &entry))?;
         failpoint::hit("objects", entry.number)?;
@@ -254,7 +257,10 @@ impl History {
         let path = self.archive.store.in_repository(&entry.path);
         let mode = room_for(&base, &path)?;
         let id = batch.blob(entry.candidate_text.as_bytes()).map_err(&failed)?;
-        let changes = Changes::from([(path.into_bytes(), Some(Leaf { id, mode }))]);
+        let mut changes = Changes::from([(path.into_bytes(), Some(Leaf { id, mode }))]);
+        if let Some(left) = entry.removes.as_ref().filter(|left| **left != entry.path) {
+            changes.insert(self.archive.store.in_repository(left).into_bytes(), None);
+        }
         // A tree with a file in it is not empty; the base stands in for what cannot be.
         let tree = rewrite(&mut batch, Some(&base), &changes).map_err(&failed)?.unwrap_or(base.id());
         let text = journal::message(&entry.subject, &entry.body, &entry.trailers);

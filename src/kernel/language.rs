@@ -6,7 +6,8 @@
 use std::ops::Range;
 
 /// What a kernel file is written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Language {
     /// C, for the processor.
     C,
@@ -78,6 +79,13 @@ impl Language {
     #[must_use]
     pub fn of_backend(backend: &str) -> Vec<Self> {
         Self::ALL.into_iter().filter(|language| language.backend() == backend).collect()
+    }
+
+    /// The language of a kernel file, by its name.
+    #[must_use]
+    pub fn of_file(file: &str) -> Option<Self> {
+        let (_, extension) = file.rsplit_once('.')?;
+        Self::ALL.into_iter().find(|language| language.extension() == extension)
     }
 
     /// The language of a folder below `kernels/`.
@@ -184,6 +192,7 @@ mod tests {
     fn every_language_has_a_folder_a_device_and_a_name() {
         for language in Language::ALL {
             assert_eq!(Language::of_folder(language.folder()), Some(language));
+            assert_eq!(Language::of_file(&crate::kernel::kernel_file("x", language.folder())), Some(language));
             assert!(Language::of_backend(language.backend()).contains(&language));
         }
         assert_eq!(Language::of_backend("cuda"), [Language::Cuda, Language::Triton]);

@@ -148,6 +148,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
                 path,
                 candidate_text: text,
                 keep,
+                removes: None,
                 subject: format!("{}: experiment {number}", target.op),
                 body: String::new(),
                 trailers: Vec::new(),

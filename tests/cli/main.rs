@@ -19,6 +19,7 @@ mod garbage;
 mod init;
 mod kernel_alone;
 mod kills;
+mod languages;
 mod last_word;
 mod looking;
 mod made;

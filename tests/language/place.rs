@@ -46,6 +46,7 @@ pub fn brief(incumbent: &str) -> Brief {
         source,
         backend: "cpu".into(),
         file: "kernels/cpu/rmsnorm.c".into(),
+        languages: Vec::new(),
         incumbent: incumbent.to_owned(),
         starter: incumbent.to_owned(),
         shapes: vec![TargetShape { shape: Shape(BTreeMap::from(sizes)), dtype: Dtype::F32, calls: 4 }],

@@ -26,6 +26,7 @@ fn brief() -> Brief {
         source: OpSource::read("rmsnorm", &read).unwrap(),
         backend: "cpu".into(),
         file: "kernels/cpu/rmsnorm.c".into(),
+        languages: Vec::new(),
         incumbent: GIVEN.into(),
         unwritten: false,
         starter: GIVEN.into(),

@@ -16,7 +16,7 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     let cuda = language != Language::C;
     let mut values = Values::default();
     values.set("op", op.name.clone());
-    values.set("language", in_words(language).to_owned());
+    values.set("language", languages(brief));
     values.set("summary", op.summary.clone());
     values.set("signature", if cuda { arguments(&op) } else { fenced::code(&op.c_function()) });
     values.set("shapes", shapes(brief, &op).map_err(wrong)?);
@@ -39,6 +39,16 @@ const UNWRITTEN: &str = "There is no kernel yet: front matter and signature are 
                          nothing yet.";
 
 /// What a kernel is written in, for a sentence.
+/// The language of the kernel, or all that it may be in.
+fn languages(brief: &Brief) -> String {
+    let own = brief.language();
+    let others: Vec<&str> = brief.languages.iter().filter(|it| **it != own).map(|it| in_words(*it)).collect();
+    match others.is_empty() {
+        true => in_words(own).to_owned(),
+        false => format!("{}, or as well in {}, then written anew as a whole", in_words(own), others.join(" or in ")),
+    }
+}
+
 const fn in_words(language: Language) -> &'static str {
     match language {
         Language::C => "C",

@@ -74,6 +74,7 @@ fn brief(backend: &str) -> Brief {
         file,
         unwritten: false,
         starter: incumbent.clone(),
+        languages: Vec::new(),
         incumbent,
         shapes: vec![TargetShape { shape, dtype: Dtype::F32, calls: 9 }],
         timing: Some(Timing {

@@ -153,6 +153,7 @@ impl World {
             source: OpSource { name: "x".into(), toml: String::new(), header: String::new(), python: String::new() },
             backend: "cpu".into(),
             file: "kernels/cpu/x.c".into(),
+            languages: Vec::new(),
             incumbent: incumbent.to_owned(),
             unwritten: false,
             starter: incumbent.to_owned(),

@@ -13,8 +13,8 @@ mod sanitizer;
 
 pub use backend::{Cuda, company, gpus, installed, key_of, memory_of, uuid_of};
 pub use compile::{
-    Compiled, Compiler, JitCode, Resources, Search, Told, Toolkit, TritonFound, Unit, candidate_source, nvrtc_main,
-    prelude,
+    Compiled, Compiler, JitCode, Resources, Search, TRITON_READER, Told, Toolkit, TritonFound, Unit, candidate_source,
+    nvrtc_main, prelude,
 };
 pub use driver::{
     Arguments, CudaError, DeviceMemory, Event, Function, FunctionFacts, Geometry, Gpu, GpuFacts, Graph, MapElement,

@@ -106,6 +106,7 @@ pub fn entry(number: u64, keep: bool) -> Entry {
         path: KERNEL.to_owned(),
         candidate_text: candidate(number),
         keep,
+        removes: None,
         subject: format!("rmsnorm: change {number} (1.18x, 2.31x total)"),
         body: "Because.".to_owned(),
         trailers: vec![("Latency-us".to_owned(), "12.50".to_owned()), ("Experiment".to_owned(), number.to_string())],

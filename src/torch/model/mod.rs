@@ -6,8 +6,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::wire::Described;
@@ -258,7 +261,32 @@ pub fn capture(python: &Python, request: &Request<'_>, tell: &mut dyn FnMut(&str
 pub fn ask(
     python: &Python,
     program: &str,
+    request: serde_json::Value,
+    tell: &mut dyn FnMut(&str),
+) -> Result<String, TorchError> {
+    ask_about(python, program, request, About { file: MODEL_FILE, doing: "running the model", limit: None }, tell)
+}
+
+/// What a process is asked about, for messages, and how long it may take.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// The user's file.
+    pub file: &'a str,
+    /// What is done with it.
+    pub doing: &'static str,
+    /// What it may take; as long as it takes where nothing is said.
+    pub limit: Option<Duration>,
+}
+
+/// The same, about anything.
+///
+/// # Errors
+/// The same, and that it did not end in time.
+pub fn ask_about(
+    python: &Python,
+    program: &str,
     mut request: serde_json::Value,
+    about: About<'_>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<String, TorchError> {
     let talk = |error: std::io::Error| TorchError::Talk(error.to_string());
@@ -281,16 +309,20 @@ pub fn ask(
         let _ = input.write_all(request.to_string().as_bytes());
     }
     let mut last = String::new();
-    if let Some(errors) = child.stderr.take() {
-        for line in BufReader::new(errors).lines().map_while(Result::ok) {
+    let errors = child.stderr.take();
+    let late = ended_within(about.limit, &child, || {
+        for line in errors.into_iter().flat_map(|errors| BufReader::new(errors).lines()).map_while(Result::ok) {
             match line.strip_prefix('@') {
                 Some(doing) => tell(doing),
                 None if line.trim().is_empty() => {}
                 None => last = line.trim().chars().take(LAST_WORDS).collect(),
             }
         }
-    }
+    });
     let status = child.wait().map_err(talk)?;
+    if let (true, Some(limit)) = (late, about.limit) {
+        return Err(TorchError::Time { file: about.file.into(), doing: about.doing, seconds: limit.as_secs() });
+    }
     match std::fs::read_to_string(&answer) {
         Ok(text) => Ok(text),
         Err(_) if last.contains("No module named 'torch'") => {
@@ -298,13 +330,32 @@ pub fn ask(
         }
         Err(_) => {
             let said = if last.is_empty() { String::new() } else { format!("; it said: {last}") };
-            Err(TorchError::Died {
-                file: MODEL_FILE.into(),
-                doing: "running the model",
-                how: format!("{status}{said}"),
-            })
+            Err(TorchError::Died { file: about.file.into(), doing: about.doing, how: format!("{status}{said}") })
         }
     }
+}
+
+/// Does `work`, which goes on until a process has ended, and ends the process where that takes longer than `limit`; whether it did.
+fn ended_within(limit: Option<Duration>, child: &Child, work: impl FnOnce()) -> bool {
+    let Some(limit) = limit else {
+        work();
+        return false;
+    };
+    let (done, waited) = channel::<()>();
+    // Nobody has waited for it yet, so that the number is still its own.
+    let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let late = matches!(waited.recv_timeout(limit), Err(RecvTimeoutError::Timeout));
+            if let (true, Some(process)) = (late, process) {
+                let _ = kill_process(process, Signal::KILL);
+            }
+            late
+        });
+        work();
+        drop(done);
+        watch.join().unwrap_or(false)
+    })
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ impl ScriptedJudge {
         let gflops = Dtype::ALL.into_iter().map(|dtype| (dtype, 100.0)).collect();
         let ceilings = Ceilings { read_gb_s: 20.0, write_gb_s: 10.0, gflops, launch_us: 2.0, shown: BTreeMap::new() };
         let card = DeviceCard {
-            backend: "cpu".to_owned(),
+            backend: script.backend.clone().unwrap_or_else(|| "cpu".to_owned()),
             name: facts.name,
             key: if script.own_devices { format!("{}-{}", facts.key, std::process::id()) } else { facts.key },
             cores: facts.cores,

@@ -16,6 +16,8 @@ use warpsmith::op::{Dtype, Shape};
 pub struct Script {
     /// Whether each worker has a device of its own: else they take turns, as all do that share one.
     pub own_devices: bool,
+    /// The kind of device that it stands for: `cpu` where nothing is said.
+    pub backend: Option<String>,
     /// What PyTorch takes over the roofline's time, for operations that are written in it.
     pub pytorch: Option<f64>,
     /// What makes a kernel wrong; one that no rule is for is right.

@@ -27,4 +27,4 @@ pub use find::{Search, Toolkit};
 pub use messages::Resources;
 pub use prelude::{candidate_source, prelude};
 pub use service::main as nvrtc_main;
-pub use triton::{Found as TritonFound, JitCode};
+pub use triton::{Found as TritonFound, JitCode, READER as TRITON_READER};

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use find::Found;
 use process::Pool;
+pub use process::READER;
 
 use super::cache::{Cache, JitRecord, Record};
 use super::messages::{clean, read};

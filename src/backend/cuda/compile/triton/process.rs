@@ -20,6 +20,9 @@ use crate::sandbox;
 /// What it runs: the reader of hostile text, then the rest.
 pub(super) const SOURCE: &str = concat!(include_str!("reader.py"), "\n", include_str!("helper.py"));
 
+/// What says, before anything of a Triton file runs, why it is refused: `refusal(text)`, in Python that needs nothing else.
+pub const READER: &str = include_str!("reader.py");
+
 /// How long it may take to start: Triton is imported from a disk that may be cold, on a machine that may be busy.
 const START: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,309 @@
+//! What Inductor has written as a kernel file: front matter with its launches, and tunables around its own configurations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use crate::kernel::KernelFile;
+use crate::op::{Dtype, ElementType, Operation};
+
+/// The most bytes of scratch that a kernel file may have at a shape.
+const MOST_SCRATCH: u64 = 512 << 20;
+
+/// Warps that a block may have.
+const MOST_WARPS: i64 = 32;
+
+/// Slices of its operands that a loop may have on their way, of those worth trying.
+const STAGES: [i64; 3] = [1, 2, 3];
+
+/// Blocks of the grid in y, at most: beyond it they go on in z.
+const MOST_Y: u32 = 65535;
+
+/// Kernels, and how they are started.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Written {
+    /// PyTorch's version.
+    torch: String,
+    /// The code behind the front matter.
+    code: String,
+    launches: Vec<Launched>,
+    scratch: Vec<Between>,
+    /// Whether sums are added in an order that differs between runs.
+    order_free: bool,
+}
+
+/// The start of one kernel.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Launched {
+    kernel: String,
+    /// Tensors and scratch by name.
+    args: Vec<String>,
+    grid: Grid,
+    /// How many there are in each direction: `xnumel`, `r0_numel`.
+    sizes: BTreeMap<String, i64>,
+    /// Constants that are no block sizes.
+    constants: BTreeMap<String, i64>,
+    /// Block sizes, in the order of its parameters.
+    blocks: Vec<String>,
+    /// Whether it has a loop, whose loads may run ahead.
+    loops: bool,
+    /// What Inductor would try.
+    configs: Vec<Config>,
+    /// What its timing on this device has chosen.
+    chosen: Option<Config>,
+    /// What a block may not exceed.
+    most: BTreeMap<String, i64>,
+}
+
+/// How blocks are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Grid {
+    #[serde(rename = "Grid1D")]
+    X,
+    #[serde(rename = "Grid2D")]
+    Xy,
+    #[serde(rename = "Grid3D")]
+    Xyz,
+    /// As many in y as there can be, the rest of them in z.
+    #[serde(rename = "Grid2DWithYZOverflow")]
+    Overflowing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Config {
+    blocks: BTreeMap<String, i64>,
+    num_warps: i64,
+    num_stages: i64,
+}
+
+/// A buffer between kernels.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Between {
+    name: String,
+    dtype: ElementType,
+    elements: u64,
+}
+
+/// A constant of the front matter's `[tune]`.
+struct Tuned {
+    name: String,
+    value: i64,
+    choices: Vec<i64>,
+}
+
+/// The kernel file; why there is none, in a sentence, where it would not fit its operation.
+pub(super) fn kernel_file_of(op: &Operation, dtype: Dtype, written: &Written) -> Result<String, String> {
+    let bytes: u64 = written.scratch.iter().map(|it| it.elements * it.dtype.bytes(dtype) as u64).sum();
+    if bytes > MOST_SCRATCH {
+        return Err(format!(
+            "Inductor keeps {} MiB between its kernels, and a kernel file has {} MiB at most",
+            bytes >> 20,
+            MOST_SCRATCH >> 20
+        ));
+    }
+    let mut launches = String::new();
+    let mut tuned = Vec::new();
+    for (number, launch) in written.launches.iter().enumerate() {
+        let suffix = if written.launches.len() > 1 { format!("_{}", number + 1) } else { String::new() };
+        launches += &launch.text(&suffix, &mut tuned)?;
+    }
+    let mut front = format!("op = \"{}\"\ndtypes = [\"{dtype}\"]\narch = [\"sm_80+\"]\n", op.name);
+    if written.order_free {
+        front += "order_free = true\n";
+    }
+    front += "[tune]\n";
+    // Writing to a String cannot fail.
+    for Tuned { name, value, choices } in &tuned {
+        let _ = writeln!(front, "{name} = {{ value = {value}, choices = {choices:?} }}");
+    }
+    for Between { name, dtype, elements } in &written.scratch {
+        let dtype = serde_json::to_string(dtype).map_err(|error| error.to_string())?;
+        let _ = writeln!(front, "[[scratch]]\nname = \"{name}\"\ndtype = {dtype}\nshape = [\"{elements}\"]");
+    }
+    let timed = written.launches.iter().any(|launch| launch.chosen.is_some());
+    let begun = match timed {
+        true => "Block sizes, warps and stages are those that its own timing chose on the GPU where this was written",
+        false => "Block sizes, warps and stages are the first that it would try",
+    };
+    let text = format!(
+        "\"\"\"\n---\n{front}{launches}---\n\nThe Triton that Inductor writes for reference/{}.py (PyTorch {}, BSD-3-Clause), taken out of its surroundings. \
+         {begun}.\n\"\"\"\n\n{}",
+        op.name, written.torch, written.code
+    );
+    let kernel = KernelFile::parse(&text).map_err(|error| error.to_string())?;
+    kernel.check_against(op).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+impl Launched {
+    /// It as a table of the front matter, and its tunables, whose names end in `suffix`.
+    fn text(&self, suffix: &str, tuned: &mut Vec<Tuned>) -> Result<String, String> {
+        let begin = self.chosen.as_ref().or(self.configs.first());
+        let Some(begin) = begin else { return Err(format!("Inductor has no configuration for `{}`", self.kernel)) };
+        let all = || self.configs.iter().chain(&self.chosen);
+        let mut constexprs: Vec<String> = Vec::new();
+        for block in &self.blocks {
+            let name = format!("{block}{suffix}");
+            let of = |config: &Config| config.blocks.get(block).copied();
+            let value = of(begin).ok_or_else(|| format!("Inductor has no {block} for `{}`", self.kernel))?;
+            let numel = self.numel(block).unwrap_or(1);
+            let most = self.most.get(block).copied().unwrap_or(1024).min(whole(numel));
+            constexprs.push(format!("{block} = \"{name}\""));
+            tuned.push(Tuned { name, value, choices: around(all().filter_map(of), value, 1, most) });
+        }
+        constexprs.extend(self.constants.iter().map(|(name, value)| format!("{name} = {value}")));
+        let warps = format!("WARPS{suffix}");
+        let choices = around(all().map(|config| config.num_warps), begin.num_warps, 1, MOST_WARPS);
+        tuned.push(Tuned { name: warps.clone(), value: begin.num_warps, choices });
+        let stages = match self.loops {
+            false => begin.num_stages.to_string(),
+            true => {
+                let name = format!("STAGES{suffix}");
+                let choices: BTreeSet<i64> = all().map(|config| config.num_stages).chain(STAGES).collect();
+                tuned.push(Tuned {
+                    name: name.clone(),
+                    value: begin.num_stages,
+                    choices: choices.into_iter().collect(),
+                });
+                format!("\"{name}\"")
+            }
+        };
+        let quoted = |all: &[String]| all.iter().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
+        Ok(format!(
+            "[[launch]]\nkernel = \"{}\"\ngrid = [{}]\nnum_warps = \"{warps}\"\nnum_stages = {stages}\nconstexprs = {{ {} }}\nargs = [{}]\n",
+            self.kernel,
+            quoted(&self.grid(suffix)?),
+            constexprs.join(", "),
+            quoted(&self.args)
+        ))
+    }
+
+    /// How many there are in a block's direction.
+    fn numel(&self, block: &str) -> Option<i64> {
+        let direction = block.strip_suffix("BLOCK")?.to_ascii_lowercase();
+        self.sizes.get(&format!("{direction}numel")).copied()
+    }
+
+    fn grid(&self, suffix: &str) -> Result<Vec<String>, String> {
+        let in_direction = |block: &str| -> Result<String, String> {
+            let numel =
+                self.numel(block).ok_or_else(|| format!("Inductor does not say how large `{}` is", self.kernel))?;
+            let divided = self.blocks.iter().any(|it| it == block);
+            Ok(if divided { format!("ceil_div({numel}, {block}{suffix})") } else { numel.to_string() })
+        };
+        match self.grid {
+            Grid::X => Ok(vec![in_direction("XBLOCK")?]),
+            Grid::Xy => Ok(vec![in_direction("XBLOCK")?, in_direction("YBLOCK")?]),
+            Grid::Xyz => Ok(vec![in_direction("XBLOCK")?, in_direction("YBLOCK")?, in_direction("ZBLOCK")?]),
+            Grid::Overflowing => {
+                let y = in_direction("YBLOCK")?;
+                let z = format!("ceil_div({y}, {MOST_Y})");
+                Ok(vec![in_direction("XBLOCK")?, format!("ceil_div({y}, {z})"), z])
+            }
+        }
+    }
+}
+
+/// The smallest power of two that a size fits into.
+fn whole(size: i64) -> i64 {
+    u64::try_from(size).ok().and_then(u64::checked_next_power_of_two).map_or(1, |it| it as i64)
+}
+
+/// Powers of two worth trying: those that are known, and half and twice of the outermost and of where it begins, from `least` to `most`.
+fn around(known: impl Iterator<Item = i64>, begin: i64, least: i64, most: i64) -> Vec<i64> {
+    let known: BTreeSet<i64> = known.chain([begin]).collect();
+    let outermost = known.iter().next().into_iter().chain(known.iter().next_back()).copied();
+    let further = outermost.chain([begin]).flat_map(|value| [value / 2, value * 2]);
+    let near = further.filter(|value| (least..=most).contains(value)).collect::<Vec<_>>();
+    known.into_iter().chain(near).collect::<BTreeSet<i64>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::kernel::Facts;
+    use crate::op::Shape;
+
+    const CODE: &str = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef first(in_ptr0, out_ptr0, XBLOCK: tl.constexpr, \
+                        R0_BLOCK: tl.constexpr):\n    pass\n\n\n@triton.jit\ndef second(in_ptr0, out_ptr0, XBLOCK: tl.constexpr, YBLOCK: \
+                        tl.constexpr, IN_PTR0_AT: tl.constexpr):\n    pass\n";
+
+    fn op() -> Operation {
+        let toml = "name = \"means\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\nsmoke = {}\n\
+                    sweep = [{}]\nedges = []\nrandom = {}\n[[tensors]]\nname = \"x\"\nrole = \"input\"\nshape = [\"1000\", \"4096\"]\ndtype = \"T\"\n\
+                    draw = { dist = \"normal\" }\n[[tensors]]\nname = \"out\"\nrole = \"output\"\nshape = [\"1000\"]\ndtype = \"T\"\n";
+        Operation::parse(toml, "def reference(x):\n    return x.mean(1)\n", "means").unwrap()
+    }
+
+    fn written() -> Written {
+        serde_json::from_value(serde_json::json!({
+            "torch": "2.11.0", "code": CODE, "order_free": false,
+            "scratch": [{"name": "buf0", "dtype": "f32", "elements": 2000}],
+            "launches": [
+                {"kernel": "first", "args": ["x", "buf0"], "grid": "Grid1D", "sizes": {"xnumel": 1000, "r0_numel": 4096}, "constants": {},
+                 "blocks": ["XBLOCK", "R0_BLOCK"], "loops": true, "chosen": null, "most": {"XBLOCK": 4096, "R0_BLOCK": 65536},
+                 "configs": [{"blocks": {"XBLOCK": 1, "R0_BLOCK": 2048}, "num_warps": 16, "num_stages": 1},
+                             {"blocks": {"XBLOCK": 1, "R0_BLOCK": 4096}, "num_warps": 8, "num_stages": 1}]},
+                {"kernel": "second", "args": ["buf0", "out"], "grid": "Grid2DWithYZOverflow", "sizes": {"xnumel": 10, "ynumel": 600000},
+                 "constants": {"IN_PTR0_AT": 1000}, "blocks": ["XBLOCK", "YBLOCK"], "loops": false, "most": {"XBLOCK": 4096, "YBLOCK": 1024},
+                 "chosen": {"blocks": {"XBLOCK": 16, "YBLOCK": 4}, "num_warps": 4, "num_stages": 1},
+                 "configs": [{"blocks": {"XBLOCK": 32, "YBLOCK": 4}, "num_warps": 4, "num_stages": 1}]}
+            ]
+        }))
+        .unwrap()
+    }
+
+    fn facts() -> Facts {
+        [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)].map(|(k, v)| (k.to_owned(), v)).into()
+    }
+
+    #[test]
+    fn kernels_with_buffers_between_them_are_a_launch_plan_with_tunables_of_each() {
+        let text = kernel_file_of(&op(), Dtype::Bf16, &written()).unwrap();
+        let kernel = KernelFile::parse(&text).unwrap();
+        let values: Vec<(String, i64)> = kernel.values().into_iter().collect();
+        let expected = [
+            ("R0_BLOCK_1", 2048),
+            ("STAGES_1", 1),
+            ("WARPS_1", 16),
+            ("WARPS_2", 4),
+            ("XBLOCK_1", 1),
+            ("XBLOCK_2", 16),
+            ("YBLOCK_2", 4),
+        ];
+        assert_eq!(values, expected.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(kernel.front.tune["XBLOCK_2"].choices, [8, 16, 32]);
+        assert_eq!(kernel.front.tune["R0_BLOCK_1"].choices, [1024, 2048, 4096]);
+        let resolution = kernel.resolve(&Shape::default(), Dtype::Bf16, &facts()).unwrap();
+        let launches = kernel.launches(&op(), &[], &resolution, &facts()).unwrap();
+        assert_eq!((launches[0].grid, launches[0].block), ([1000, 1, 1], [512, 1, 1]));
+        // 150000 blocks in y, of which three times 50000 are started.
+        assert_eq!(launches[1].grid, [1, 50000, 3]);
+        assert_eq!(resolution.jit[1].constexprs["IN_PTR0_AT"], 1000);
+        assert!(text.contains("its own timing chose"), "{text}");
+    }
+
+    #[test]
+    fn what_would_not_fit_its_operation_is_said_and_not_written() {
+        let mut large = written();
+        large.scratch[0].elements = 1 << 40;
+        assert!(kernel_file_of(&op(), Dtype::F32, &large).unwrap_err().contains("MiB between its kernels"));
+        let mut strange = written();
+        strange.launches[1].args = vec!["buf0".into(), "nothing".into()];
+        assert!(kernel_file_of(&op(), Dtype::F32, &strange).unwrap_err().contains("nothing is called `nothing`"));
+        let mut bare = written();
+        bare.launches[0].configs.clear();
+        assert!(kernel_file_of(&op(), Dtype::F32, &bare).unwrap_err().contains("no configuration for `first`"));
+    }
+
+    #[test]
+    fn choices_are_what_is_known_and_its_neighbours_within_what_is_allowed() {
+        assert_eq!(around([512, 1024].into_iter(), 1024, 1, 4096), [256, 512, 1024, 2048]);
+        assert_eq!(around([1].into_iter(), 1, 1, 1), [1]);
+        assert_eq!(around([16].into_iter(), 16, 1, 32), [8, 16, 32]);
+        assert_eq!(around([64].into_iter(), 64, 1, 32), [32, 64], "what is known stays");
+        assert_eq!((whole(1), whole(1000), whole(1024), whole(-3)), (1, 1024, 1024, 1));
+    }
+}

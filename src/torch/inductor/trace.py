@@ -1,0 +1,113 @@
+"""What torch.compile would run for an operation: Inductor's code, taken where it is written and before anything of it is compiled."""
+
+# What would make kernels depend on what is around them, or on a run before, or that no launch plan can say.
+SETTINGS = {
+    "inplace_buffers": False,
+    "allow_buffer_reuse": False,
+    "fx_graph_cache": False,
+    "size_asserts": False,
+    "nan_asserts": False,
+    "alignment_asserts": False,
+    "assert_indirect_indexing": False,
+    "shape_padding": False,
+    "compile_threads": 1,
+    "graph_partition": False,
+    "combo_kernels": False,
+    "benchmark_combo_kernel": False,
+    "cpp_wrapper": False,
+    "triton.cudagraphs": False,
+    "triton.cooperative_reductions": False,
+    "triton.mix_order_reduction": False,
+    "triton.split_scan": False,
+    "triton.autotune_at_compile_time": False,
+}
+
+
+def settings():
+    """Those of them that this PyTorch has."""
+    from torch._inductor import config
+
+    def there(name):
+        place = config
+        for part in name.split("."):
+            place = getattr(place, part, None)
+        return place is not None
+
+    return {name: value for name, value in SETTINGS.items() if there(name)}
+
+
+class Written(BaseException):
+    """Inductor has written its code; nothing that follows is wanted. No `Exception`, since those are wrapped on their way."""
+
+
+def traced(call, tensors):
+    """A graph of `call`, of which each result is row-major."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def whole(*given):
+        # What the function changes is its own affair: its inputs are not.
+        made = call([one.clone() if at in changed else one for at, one in enumerate(given)])
+        return tuple(one.contiguous() for one in made)
+
+    changed = set()
+    graph = make_fx(whole)(*tensors)
+    found = {at for at, node in enumerate(one for one in graph.graph.nodes if one.op == "placeholder") if is_changed(node)}
+    if found:
+        changed |= found
+        graph = make_fx(whole)(*tensors)
+    return graph
+
+
+def moved(graph, here, there):
+    """The graph with another device in the place of the one on which it was traced."""
+    from torch.utils._pytree import tree_map
+
+    def other(value):
+        return there if isinstance(value, torch.device) and value == here else value
+
+    for node in graph.graph.nodes:
+        node.args, node.kwargs = tree_map(other, node.args), tree_map(other, dict(node.kwargs))
+    graph.recompile()
+    return graph
+
+
+def is_changed(node):
+    """Whether an operator writes to it."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is None:
+            continue
+        arguments = {one.name: value for one, value in zip(schema.arguments, user.args)} | dict(user.kwargs)
+        for one in schema.arguments:
+            if one.alias_info is not None and one.alias_info.is_write and arguments.get(one.name) is node:
+                return True
+        # What is written to a view is written to it.
+        if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.arguments) and is_changed(user):
+            return True
+    return False
+
+
+def code_of(graph, tensors):
+    """The Python that Inductor writes for a graph of tensors on a GPU."""
+    from torch._inductor import compile_fx, config
+    from torch._inductor.graph import GraphLowering
+
+    found = []
+
+    def written(self):
+        code = self.codegen()
+        code = code[0] if isinstance(code, tuple) else code
+        found.append(getattr(code, "value", code))
+        raise Written
+
+    usual, GraphLowering.compile_to_module = GraphLowering.compile_to_module, written
+    try:
+        with config.patch(settings()), torch.no_grad():
+            compile_fx.compile_fx(graph, list(tensors))
+    except Written:
+        pass
+    finally:
+        GraphLowering.compile_to_module = usual
+    if len(found) != 1:
+        raise NoStart("Inductor writes no code for it" if not found else "Inductor writes several graphs for it")
+    return found[0]
