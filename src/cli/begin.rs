@@ -73,6 +73,9 @@ pub(super) struct RunArgs {
     pub(super) posed: Vec<Posed>,
 }
 
+/// Finds the kernel of an operation in a language, as a file's name and its text.
+type FindKernel<'a> = dyn Fn(&str, Language) -> Option<(String, String)> + 'a;
+
 /// A problem, and the kernel that its target starts from.
 #[derive(Debug, Clone)]
 pub(super) struct Posed {
@@ -152,7 +155,7 @@ impl RunArgs {
 
     /// Where several languages were asked for, has each target be in any of them, and be held against the kernel that there is in another;
     /// `find` gives that of an operation in a language.
-    fn rival(&self, state: &mut RunState, find: &dyn Fn(&str, Language) -> Option<(String, String)>) {
+    fn rival(&self, state: &mut RunState, find: &FindKernel<'_>) {
         if self.language.len() < 2 {
             return;
         }
