@@ -6,6 +6,10 @@ WHOLE = ("i64", "i32", "u8")
 # Elements that are compared at a time: what this takes in doubles is little beside the results.
 AT_ONCE = 1 << 25
 
+# An element that is off by this share of itself is lost, unless it is as small as this beside its row.
+LOST = 0.5
+NOTHING = 1e-20
+
 
 def share_of(part, whole):
     """A part of a whole where both may be zero: nothing of nothing is nothing."""
@@ -14,14 +18,14 @@ def share_of(part, whole):
 
 def measure(y, r, form, limit=None):
     """How far `y` is from `r`, both flat; the parts are those of `bound.rs`, which says what they are. Elements that are off by more
-    than `limit` units are counted."""
+    than `limit` units are counted; so are those of which nothing is left, and of 16 bits those that are not the number nearest to `r`."""
     if form.get("dtype") in WHOLE:
         return measure_whole(y, r)
     row, u, largest, underflow = form["row"], form["u"], form["largest"], form["underflow"]
     rows = r.numel() // row
     device = r.device
     sums = torch.zeros(3, dtype=torch.float64, device=device)
-    counts = torch.zeros(2, dtype=torch.int64, device=device)
+    counts = torch.zeros(4, dtype=torch.int64, device=device)
     worst, found = [], []
     step = max(1, AT_ONCE // row)
     for first in range(0, rows, step):
@@ -40,7 +44,11 @@ def measure(y, r, form, limit=None):
         errors, values, finite = (d * d).sum(1), (b * b).sum(1), off.sum(1)
         sums += torch.stack([errors.sum(), values.sum(), (d * b).sum()])
         rms = torch.where(finite > 0, (values / finite).sqrt(), 0.0)
-        each = share_of(d.abs(), b.abs() + rms.unsqueeze(1))
+        rms, size = rms.unsqueeze(1), b.abs()
+        counts[2] += ((d.abs() > LOST * size) & (size > NOTHING * rms)).sum()
+        if y.element_size() == 2:
+            counts[3] += (off & (a != b.to(y.dtype).to(torch.float64))).sum()
+        each = share_of(d.abs(), size + rms)
         counts[0] += misplaced.sum()
         if limit is not None:
             counts[1] += (misplaced | (off & ~(each / u <= limit))).sum()
@@ -50,9 +58,9 @@ def measure(y, r, form, limit=None):
         worst.append(torch.stack([each[place], (place + first * row).to(torch.float64), share_of(errors, values).amax(), most]))
         del a, b, d, off, alike, misplaced, beyond, overflowed, undefined, size, each
     if not worst:
-        return {"parts": bits([0.0, 0.0, 0.0, 0.0]), "rms": bits([0.0]), "at": 0, "misplaced": 0, "outside": 0, "values": bits([0.0, 0.0])}
+        return {"parts": bits([0.0, 0.0, 0.0, 0.0]), "rms": bits([0.0]), "at": 0, "misplaced": 0, "outside": 0, "lost": 0, "strayed": 0, "values": bits([0.0, 0.0])}
     worst = torch.stack(worst).cpu()
-    (errors, values, along), (misplaced, outside) = sums.tolist(), counts.tolist()
+    (errors, values, along), (misplaced, outside, lost, strayed) = sums.tolist(), counts.tolist()
     share = lambda part, whole: 0.0 if part == 0.0 else part / whole if whole != 0.0 else float("inf")
     relative = share(errors, values) ** 0.5
     at = int(worst[worst[:, 0].argmax(), 1])
@@ -61,7 +69,8 @@ def measure(y, r, form, limit=None):
         element = float("inf")
     parts = [relative / u, float(worst[:, 2].max()) ** 0.5 / u, element, share(abs(along), values) / u]
     here = [float(y[at].to(torch.float64)), float(r[at])]
-    return {"parts": bits(parts), "rms": bits([relative]), "at": at, "misplaced": misplaced, "outside": outside, "values": bits(here)}
+    counted = {"misplaced": misplaced, "outside": outside, "lost": lost, "strayed": strayed}
+    return {"parts": bits(parts), "rms": bits([relative]), "at": at, **counted, "values": bits(here)}
 
 
 def measure_whole(y, r):
@@ -71,7 +80,7 @@ def measure_whole(y, r):
     count, at = int(wrong.sum()), int(wrong.to(torch.uint8).argmax()) if r.numel() else 0
     here = [float(y[at]), float(r[at])] if r.numel() else [0.0, 0.0]
     share = count / max(1, r.numel())
-    return {"parts": bits([0.0] * 4), "rms": bits([share]), "at": at, "misplaced": count, "outside": count, "values": bits(here)}
+    return {"parts": bits([0.0] * 4), "rms": bits([share]), "at": at, "misplaced": count, "outside": count, "lost": 0, "strayed": 0, "values": bits(here)}
 
 
 def bits(numbers):

@@ -5,6 +5,7 @@
 //! [`Problem`] is a file with `Model` and `get_inputs` as an operation. [`model`] takes a whole model apart into such operations.
 
 mod bound;
+mod counts;
 mod error;
 mod files;
 mod inputs;
