@@ -293,6 +293,8 @@ pub(crate) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Opt
     into.outside += other.outside;
     into.misrounded += other.misrounded;
     into.misrounded_ratio = into.misrounded_ratio.max(other.misrounded_ratio);
+    into.lost += other.lost;
+    into.lost_ratio = into.lost_ratio.max(other.lost_ratio);
     if other.side_ratio > into.side_ratio || into.side_ratio == 0.0 {
         (into.sides, into.side_ratio) = (other.sides, other.side_ratio);
     }

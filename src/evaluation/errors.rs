@@ -13,6 +13,7 @@ impl ErrorStats {
             && self.tensor_ratio <= leeway
             && self.row_ratio <= leeway
             && self.misrounded_ratio <= leeway
+            && self.lost_ratio <= leeway
             && self.side_ratio <= leeway
             && self.bias_ratio <= leeway
     }
@@ -58,6 +59,12 @@ impl ErrorStats {
             return Some(format!(
                 "each element is near, but they are off in one direction: together {:.2} times as far as an honest kernel may be (relative rms error {relative})",
                 self.bias_ratio
+            ));
+        }
+        if !(self.lost_ratio <= 1.0) {
+            return Some(format!(
+                "{} of {} elements, small beside their rows, are off by half of what they are or more: {:.1} times as many as of an honest kernel",
+                self.lost, self.elements, self.lost_ratio
             ));
         }
         if !(self.misrounded_ratio <= 1.0) {

@@ -325,6 +325,12 @@ pub struct ErrorStats {
     /// Their number over what an honest kernel may have.
     #[serde(default, skip_serializing_if = "is_none")]
     pub misrounded_ratio: f64,
+    /// Elements that are off by half of what they are, where PyTorch is the oracle and that is counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost: u64,
+    /// Their number over what an honest kernel may have.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub lost_ratio: f64,
     /// Elements nearer to zero than the oracle's, and those further away, where the side is looked at.
     #[serde(default, skip_serializing_if = "is_nowhere")]
     pub sides: [u64; 2],

@@ -187,7 +187,8 @@ impl DrawPlan {
 
     fn row_part(&self, range: std::ops::Range<usize>, row: usize, values: &mut [f32]) {
         let factor = self.scale * self.row_factor(row);
-        let (shift, stream, first) = (self.shift, self.values, range.start as u64);
+        let begin = if self.row_scale == RowScale::Repeated { row * self.columns } else { 0 };
+        let (shift, stream, first) = (self.shift, self.values, (range.start - begin) as u64);
         let indexed = values.iter_mut().zip(first..);
         match self.dist {
             Distribution::Normal => {
@@ -229,6 +230,7 @@ impl DrawPlan {
             RowScale::None => 1.0,
             RowScale::Mild => 0.5 + 1.5 * self.rows.uniform(row as u64),
             RowScale::Wide => 2f64.powi(self.rows.below(row as u64, 13) as i32 - 6),
+            RowScale::Repeated => 2f64.powi(-(self.rows.below(row as u64, 3) as i32)),
         }
     }
 
@@ -388,6 +390,20 @@ mod tests {
         assert!(low <= 1.0 / 32.0 && high >= 32.0 && low >= 1.0 / 64.0 && high <= 64.0);
         let mild = Draw { rows: RowScale::Mild, ..plain(Distribution::Constant) };
         assert!(floats(&drawn(200, 7, &mild, Dtype::F32, 1)).iter().all(|v| (0.5..2.0).contains(v)));
+    }
+
+    #[test]
+    fn rows_that_repeat_the_first_are_as_large_or_half_or_a_quarter_as_large() {
+        let how = Draw { rows: RowScale::Repeated, ..plain(Distribution::Normal) };
+        // Longer than a block.
+        let values = floats(&drawn(40, 2500, &how, Dtype::F32, 3));
+        let rows: Vec<&[f32]> = values.chunks(2500).collect();
+        let factor = |row: &[f32]| row[7] / rows[0][7];
+        assert!(rows.iter().all(|row| row.iter().zip(rows[0]).all(|(v, first)| *v == first * factor(row))));
+        let mut sizes: Vec<f32> = rows.iter().map(|row| row[7].abs()).collect();
+        sizes.sort_by(f32::total_cmp);
+        sizes.dedup();
+        assert!(sizes.len() == 3 && sizes[2] == 4.0 * sizes[0] && sizes[1] == 2.0 * sizes[0], "{sizes:?}");
     }
 
     #[test]

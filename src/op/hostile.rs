@@ -50,6 +50,7 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
             let draw = match (free, SCALED.iter().find(|(of, _)| *of == kind)) {
                 (true, _) => draw,
                 (false, Some((_, factor))) => Draw { scale: Some(Expr::from(*factor)), ..own_of(tensor) },
+                (false, None) if kind == "wide_rows" => Draw { rows: RowScale::Wide, ..own_of(tensor) },
                 (false, None) => continue,
             };
             if !(in_full || TELLING.contains(&kind)) {
@@ -62,7 +63,7 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
                 why: why.to_owned(),
                 shape: shape.clone(),
                 draw: BTreeMap::from([(tensor.name.clone(), draw)]),
-                dtypes: if kind == "far_shifted" { vec![Dtype::F32] } else { Vec::new() },
+                dtypes: if SINGLE.contains(&kind) { vec![Dtype::F32] } else { Vec::new() },
                 requires: tensor.present.clone(),
                 few_terms: few,
             });
@@ -71,7 +72,7 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
     all
 }
 
-/// Kinds that only make all values larger or smaller.
+/// Kinds that only make all values larger or smaller. (Rows that differ in size keep what structure they have as well.)
 const SCALED: [(&str, f64); 2] = [("large", 30.0), ("small", 0.001)];
 
 /// How a tensor is drawn ordinarily.
@@ -89,6 +90,9 @@ fn own_of(tensor: &TensorSpec) -> Draw {
 
 /// Kinds that every input meets.
 const TELLING: [&str; 4] = ["large", "needles", "few_terms", "not_finite"];
+
+/// Kinds that say something in single precision alone.
+const SINGLE: [&str; 3] = ["far_shifted", "few_above", "repeated"];
 
 /// Only that there are few is of interest: bounds come from PyTorch's own error.
 fn few_terms() -> FewTerms {
@@ -165,10 +169,12 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
     };
     let far = middle + 1000.0 * sigma;
     let few = FEW.map(|value| if positive { value } else { -value } * sigma * 3.0);
-    let sparse = Draw {
+    let few_on = |ground: f64| Draw {
         specials: few.iter().map(|value| Special { value: *value, count: Some(1), every: 1 }).collect(),
-        ..plain(Distribution::Constant, 0.0, 0.0)
+        ..plain(Distribution::Constant, 0.0, ground)
     };
+    let usually = own.and_then(|own| own.like.as_deref().or(Some(own)));
+    let repeated = usually.filter(|own| own.dist != Distribution::File).cloned().unwrap_or_else(|| of_size(1.0));
     // What an infinite weight makes of a sum depends on the order of its terms, and masks are infinite activations.
     let unusual: &[(f64, Option<u64>, u64)] = match weight {
         true => &[(f64::NAN, Some(1), 5)],
@@ -203,7 +209,7 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
         (
             "few_terms",
             "a few elements of a row are not zero: whatever has fewer bits than it should shows as it is",
-            sparse,
+            few_on(0.0),
         ),
         ("zero_rows", "rows of zeros among others: divisions by what a row adds up to", with(&[(0.0, None, 3)])),
         ("not_finite", "a NaN or an infinity stays where it belongs", with(unusual)),
@@ -211,6 +217,11 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
             "wide_rows",
             "rows that differ by 2^12 in size: a bound of the whole does not hide a row",
             Draw { rows: RowScale::Wide, ..of_size(1.0) },
+        ),
+        (
+            "repeated",
+            "rows that hold the same ordinary values, as large or smaller: what each is off does not average out over the rows",
+            Draw { rows: RowScale::Repeated, ..repeated },
         ),
     ];
     if !positive {
@@ -234,6 +245,11 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
                 "alternating",
                 "signs that alternate: what is summed in pairs cancels",
                 plain(Distribution::Alternating, power(32.0 * sigma), 0.0),
+            ),
+            (
+                "few_above",
+                "a few elements of a row far above the others: what their exponentials are off does not average out in a sum",
+                few_on(-power(100.0 * sigma)),
             ),
         ]);
     }

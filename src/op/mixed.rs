@@ -24,7 +24,12 @@ impl Operation {
         // Where few terms of a sum are to be other than zero, nothing ordinary stands beside them.
         let alone = |hostile: &&Adversarial| hostile.draw.len() == 1 && hostile.few_terms.is_none();
         let finite = |draw: &Draw| draw.specials.iter().all(|special| special.value.is_finite());
+        // Rows that repeat one hold ordinary values.
+        let repeated = |draw: &Draw| draw.rows == RowScale::Repeated;
         for hostile in self.adversarial.iter().filter(alone).filter(|hostile| hostile.draw.values().all(finite)) {
+            if hostile.draw.values().any(repeated) {
+                continue;
+            }
             let shape = self.complete(&hostile.shape)?;
             let mut draw = BTreeMap::new();
             for (name, how) in &hostile.draw {
@@ -52,7 +57,7 @@ impl Operation {
             None => Ok(otherwise),
         };
         let rows = match hostile.rows {
-            RowScale::None => 1.0,
+            RowScale::None | RowScale::Repeated => 1.0,
             RowScale::Mild => 2.0,
             RowScale::Wide => 64.0,
         };

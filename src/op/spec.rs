@@ -189,6 +189,8 @@ pub enum RowScale {
     Mild,
     /// A power of two in [2^-6, 2^6] for each row.
     Wide,
+    /// Every row has the values of the first, times 1, 1/2 or 1/4.
+    Repeated,
 }
 
 /// Elements replaced by a value: `count` of them at random places (which may coincide) in each row of the last dimension.

@@ -3,6 +3,7 @@
 // `!(a <= b)` is how a comparison is written here, so that NaN fails.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
+use super::counts::{Allowed, Counts};
 use crate::evaluation::ErrorStats;
 use crate::op::Dtype;
 
@@ -90,17 +91,19 @@ const ONE_ROUNDING: f64 = 1.25;
 const SPLIT: f64 = 0.5;
 const SPLIT_WORST: f64 = 0.75;
 
-/// The limits of an output in single precision of which only a few terms of each sum are not zero: the usual ones, or a part of
+/// The limits of an output in single precision of which only a few terms of each sum are not zero, or that has no sums: the usual ones, or a part of
 /// what inputs in two parts of bfloat16 make of it (`split`) where that is less, so that those are refused. Never less than
 /// [`Floors::least`]: where such inputs do not show, nothing is wrong with a plain kernel. Where PyTorch itself loses more than a
-/// rounding there are sums of other terms too (a mean that is subtracted), and the usual limits hold.
+/// rounding there are sums of other terms too (a mean that is subtracted), and the usual limits hold. A loss is made of so many `equal`
+/// terms, one of each row: a plain sum of these is rounded the same way each time.
 #[must_use]
-pub fn few_terms(eager: Parts, split: Parts, usual: Parts) -> Parts {
+pub fn few_terms(eager: Parts, split: Parts, usual: Parts, equal: usize) -> Parts {
     if eager.tensor > ONE_ROUNDING {
         return usual;
     }
     let least = Floors::least().limits(eager);
-    let between = |usual: f64, least: f64, split: f64| least.max(usual.min(split));
+    let equal = EQUAL_TERM * equal as f64;
+    let between = |usual: f64, least: f64, split: f64| (least.max(split) + equal).min(usual).max(least);
     Parts {
         tensor: between(usual.tensor, least.tensor, SPLIT * split.tensor),
         row: between(usual.row, least.row, SPLIT_WORST * split.row),
@@ -108,6 +111,9 @@ pub fn few_terms(eager: Parts, split: Parts, usual: Parts) -> Parts {
         bias: usual.bias,
     }
 }
+
+/// What a plain sum loses with each of many equal terms, in units: a quarter on average.
+const EQUAL_TERM: f64 = 0.5;
 
 const fn parts(tensor: f64, row: f64, element: f64, bias: f64) -> Parts {
     Parts { tensor, row, element, bias }
@@ -134,6 +140,7 @@ pub(super) struct Measured {
     pub worst_at: usize,
     /// Elements that are finite where they should not be, or the other way round.
     pub misplaced: u64,
+    pub counts: Counts,
     /// rms(d) / rms(r).
     pub relative_rms: f64,
     /// The worst element, and what belongs there.
@@ -142,12 +149,12 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// What there is to say of an output of so many elements that may be off by `limits`; `outside` of them, misplaced ones among them, are
-    /// off by more than an element may be.
-    pub(super) fn judge(&self, elements: usize, outside: u64, limits: &Parts) -> ErrorStats {
-        let Self { parts, worst_at, misplaced, relative_rms, got, want } = *self;
+    /// What there is to say of an output of so many elements that may be off by `limits`, with so many of what is counted; `outside` of
+    /// them, misplaced ones among them, are off by more than an element may be.
+    pub(super) fn judge(&self, elements: usize, outside: u64, limits: &Parts, allowed: Allowed) -> ErrorStats {
+        let Self { parts, worst_at, misplaced, counts, relative_rms, got, want } = *self;
         let worst = if misplaced > 0 { f64::MAX } else { ratio(parts.element, limits.element) };
-        ErrorStats {
+        let mut stats = ErrorStats {
             elements: elements as u64,
             outside: if misplaced > 0 || !(worst <= 1.0) { outside.max(1) } else { 0 },
             worst,
@@ -159,7 +166,9 @@ impl Measured {
             row_ratio: ratio(parts.row, limits.row),
             bias_ratio: ratio(parts.bias, limits.bias),
             ..ErrorStats::default()
-        }
+        };
+        counts.judge(allowed, &mut stats);
+        stats
     }
 }
 

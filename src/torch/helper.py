@@ -25,6 +25,9 @@ import warnings
 
 MOST_FILES = 200
 
+# Seconds after which nobody goes on looking for what reaches a result.
+LONG_S = 10
+
 # Of a GPU's memory, the share that is kept between questions.
 KEPT = 8
 
@@ -256,6 +259,39 @@ class Judge:
         limit = struct.unpack("<d", struct.pack("<Q", limit))[0]
         return measure(y.to(r.device), r, form, limit)
 
+    def reach(self, request, files):
+        """Of how many elements of one input an element of each output is made, on average: what one changed element changes tells. And
+        whether there are products of matrices or convolutions in it."""
+        self.right = None
+        with Region(request["inputs"], files) as region:
+            return self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.reached(request, tensors))
+
+    def reached(self, request, tensors):
+        from torch.utils.flop_counter import FlopCounterMode
+
+        counter = FlopCounterMode(display=False)
+        with counter:
+            right = self.in_double(request, tensors)
+        reach, began = [0.0] * len(right), time.monotonic()
+        for place in request["changed"]:
+            name, one = tensors[place]
+            beyond = 2 * float(torch.nan_to_num(one.to(torch.float64)).abs().max()) + 1
+            # What one value leaves as it was (a maximum, what is cut off at zero) another does not.
+            for turn, value in enumerate((float("nan"), beyond, -beyond)):
+                changed = one.clone()
+                changed.view(-1)[one.numel() * (2 * turn + 1) // 6] = value
+                # What takes so long is not known: too little would refuse an honest sum.
+                if time.monotonic() - began > LONG_S:
+                    return {"reach": [0.0] * len(right), "products": counter.get_total_flops() > 0}
+                try:
+                    made = self.in_double(request, [*tensors[:place], (name, changed), *tensors[place + 1 :]])
+                except Exception:
+                    continue
+                for index, (now, before) in enumerate(zip(made, right)):
+                    moved = (now != before) & ~(torch.isnan(now) & torch.isnan(before))
+                    reach[index] = max(reach[index], one.numel() * int(moved.sum()) / max(1, before.numel()))
+        return {"reach": reach, "products": counter.get_total_flops() > 0}
+
     def trivial(self, request, files):
         """How far off answers are that have nothing to do with the inputs, or are one of them."""
         self.right = None
@@ -390,6 +426,7 @@ def serve():
         "evaluate": judge.evaluate,
         "compare": judge.compare,
         "trivial": judge.trivial,
+        "reach": judge.reach,
         "prepare": judge.prepare,
         "block": judge.block,
         "draw": judge.draw,

@@ -6,6 +6,7 @@
 //! and [`inductor`] has torch.compile's own kernels for one as a kernel file.
 
 mod bound;
+mod counts;
 mod error;
 mod files;
 pub mod inductor;

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use super::bound::{Floors, Form, Measured, Parts, few_terms, row_length};
+use super::counts::{Allowed, Counts};
 use super::service::PYTHON;
 use super::wire::Far;
 use crate::evaluation::ErrorStats;
@@ -50,6 +51,7 @@ impl Form {
         let u = self.dtype.roundoff();
         let (mut parts, mut misplaced, mut worst_at, mut worst) = (Parts::default(), 0, 0, 0.0);
         let (mut errors, mut values, mut along) = (0.0, 0.0, 0.0);
+        let (mut counts, stored) = (Counts::default(), crate::op::ElementType::Case.stored(self.dtype));
         for (number, (y, r)) in y_all.chunks(self.row).zip(r_all.chunks(self.row)).enumerate() {
             let (mut row_errors, mut row_values, mut finite) = (0.0, 0.0, 0.0);
             for (&y, &r) in y.iter().zip(r) {
@@ -68,6 +70,10 @@ impl Form {
                     }
                     Element::Off(d) => share(d.abs(), r.abs() + rms),
                 };
+                if let Element::Off(d) = self.element(y, r) {
+                    counts.lost += u64::from(d.abs() > 0.5 * r.abs() && r.abs() > 1e-20 * rms);
+                    counts.strayed += u64::from(self.dtype != Dtype::F32 && y != stored.nearest(r));
+                }
                 if off > worst {
                     (worst, worst_at) = (off, number * self.row + place);
                 }
@@ -86,12 +92,13 @@ impl Form {
         }
         let at = |values: &[f64]| values.get(worst_at).copied().unwrap_or_default();
         let (got, want) = (at(y_all), at(r_all));
-        Measured { parts, worst_at, misplaced, relative_rms, got, want }
+        Measured { parts, worst_at, misplaced, counts, relative_rms, got, want }
     }
 
     fn judge(&self, y: &[f64], r: &[f64], limits: &Parts) -> ErrorStats {
         let measured = self.measure(y, r);
-        measured.judge(y.len(), measured.misplaced + self.outside(y, r, limits.element), limits)
+        let outside = measured.misplaced + self.outside(y, r, limits.element);
+        measured.judge(y.len(), outside, limits, Allowed::default())
     }
 
     /// How many finite elements are off by more than `limit` units.
@@ -184,11 +191,14 @@ fn two_parts_of_bfloat16_are_refused_where_few_terms_are_not_zero() {
         Parts { tensor: 30.0, row: 40.0, element: 60.0, bias: 1.0 },
     );
     let usual = Floors::of(Dtype::F32, 64, 4096).limits(eager);
-    let limits = few_terms(eager, split, usual);
+    let limits = few_terms(eager, split, usual, 0);
     assert!(usual.tensor > split.tensor && limits.tensor <= split.tensor / 2.0, "{limits:?}");
     // Sums of other terms, and inputs whose bits do not show, are held to the usual.
-    assert_eq!(few_terms(Parts { tensor: 3.0, ..eager }, split, usual), usual);
-    assert_eq!(few_terms(eager, Parts::default(), usual).tensor, Floors::least().limits(eager).tensor);
+    assert_eq!(few_terms(Parts { tensor: 3.0, ..eager }, split, usual, 0), usual);
+    assert_eq!(few_terms(eager, Parts::default(), usual, 0).tensor, Floors::least().limits(eager).tensor);
+    // A plain sum of 32 terms that are alike loses some units, and a mean of many no more than it may elsewhere.
+    assert_eq!(few_terms(eager, split, usual, 32).tensor, limits.tensor + 16.0);
+    assert_eq!(few_terms(eager, split, usual, 1 << 20).tensor, usual.tensor);
 }
 
 #[test]
@@ -262,6 +272,7 @@ fn compared(forms: &[(Dtype, usize)], device: &str) {
             changed(row + 1, -f64::INFINITY),
             changed(8 * row, 9.0),
             changed(2 * row, 1.0),
+            changed(9 * row + 1, 0.0),
         ] {
             let Some(far) = asked(&form, &y, &r, 4.0, device) else { return };
             let (found, plain) = (far.measured(), form.measure(&y, &r));
@@ -269,6 +280,7 @@ fn compared(forms: &[(Dtype, usize)], device: &str) {
                 |it: &Measured| [it.parts.tensor, it.parts.row, it.parts.element, it.parts.bias, it.relative_rms];
             assert!(parts(&found).iter().zip(parts(&plain)).all(|(a, b)| near(*a, b)), "{dtype}: {found:?} {plain:?}");
             assert_eq!((found.worst_at, found.misplaced), (plain.worst_at, plain.misplaced), "{dtype}");
+            assert_eq!(found.counts, plain.counts, "{dtype}");
             assert_eq!(far.outside, plain.misplaced + form.outside(&y, &r, 4.0), "{dtype}");
         }
     }

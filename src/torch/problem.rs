@@ -387,7 +387,7 @@ mod tests {
             of_x.map(|it| it.name.clone()).collect::<Vec<_>>()
         };
         assert!(hostile(&|_| {}).len() > 12);
-        let scaled = ["large in x", "small in x"];
+        let scaled = ["large in x", "small in x", "wide_rows in x"];
         assert_eq!(hostile(&|it| it.structure = vec!["triu".into()]), scaled);
         let zeros = Figures { zeros: 0.5, ..figures(-3.0, 3.0, 0.0, 1.0).unwrap() };
         let halved = |it: &mut Described| {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::bound::{Measured, Parts};
+use super::counts::Counts;
 use crate::backend::Lent;
 use crate::op::Stored;
 
@@ -63,6 +64,16 @@ pub(super) enum Ask<'a> {
         numbers: &'a [(String, Value)],
         outputs: &'a [Out],
     },
+    /// Changes an element of each of these inputs (by their places), to see what it reaches. Files: inputs.
+    Reach {
+        id: &'a str,
+        file: &'a str,
+        inputs: Region,
+        tensors: Vec<Tensor<'a>>,
+        numbers: &'a [(String, Value)],
+        outputs: &'a [Out],
+        changed: Vec<usize>,
+    },
     /// Has the file draw its inputs from a seed; of each tensor that goes in its place, where it is wanted. Files: memory to write them to.
     Draw { id: &'a str, file: &'a str, seed: u64, memory: Region, places: Vec<Option<Place>> },
     /// Gets a way of computing it ready: compiled in a mode, or eagerly. Caches are as large as this. Files: inputs.
@@ -90,7 +101,7 @@ impl Ask<'_> {
     pub(super) const fn doing(&self) -> &'static str {
         match self {
             Self::Load { .. } => "reading the file",
-            Self::Evaluate { .. } | Self::Trivial { .. } => "evaluating it",
+            Self::Evaluate { .. } | Self::Trivial { .. } | Self::Reach { .. } => "evaluating it",
             Self::Compare { .. } => "comparing results",
             Self::Draw { .. } => "drawing its inputs",
             Self::Prepare { .. } => "getting ready to be timed",
@@ -107,6 +118,7 @@ impl Ask<'_> {
             | Self::Compare { file, .. }
             | Self::Draw { file, .. }
             | Self::Trivial { file, .. }
+            | Self::Reach { file, .. }
             | Self::Prepare { file, .. }
             | Self::Block { file, .. }
             | Self::Forget { file }
@@ -175,6 +187,10 @@ pub(super) struct Far {
     misplaced: u64,
     /// Elements that are off by more than was asked about.
     pub outside: u64,
+    /// Elements that are off by half of what they are.
+    lost: u64,
+    /// Of 16 bits those that are not the nearest number of their type.
+    strayed: u64,
     /// Bits of the worst element and of what belongs there.
     values: [u64; 2],
 }
@@ -188,6 +204,7 @@ impl Far {
             parts: Parts { tensor, row, element: f64::from_bits(element), bias: f64::from_bits(bias) },
             worst_at: self.at,
             misplaced: self.misplaced,
+            counts: Counts { lost: self.lost, strayed: self.strayed },
             relative_rms: f64::from_bits(self.rms[0]),
             got: f64::from_bits(self.values[0]),
             want: f64::from_bits(self.values[1]),
@@ -219,6 +236,15 @@ pub(super) struct Compared {
 #[derive(Debug, Deserialize)]
 pub(super) struct Guessed {
     pub guesses: Vec<Vec<Far>>,
+}
+
+/// What [`Ask::Reach`] has to say.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Reached {
+    /// Elements of an input of which an element of each output is made, on average; zero where nothing that was tried changed any.
+    pub reach: Vec<f64>,
+    /// Whether it has products of matrices or convolutions.
+    pub products: bool,
 }
 
 /// The name of a type.

@@ -8,6 +8,7 @@ mod slot;
 mod small;
 
 mod attacked;
+mod attacked_torch;
 mod bench;
 mod device;
 mod dishonest;

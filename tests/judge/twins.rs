@@ -110,7 +110,7 @@ const MORE: &[(&str, &str, Edits)] = &[
 ];
 
 /// Whether there is a PyTorch to ask; where there is none it is said once.
-fn torch() -> bool {
+pub fn torch() -> bool {
     static THERE: OnceLock<bool> = OnceLock::new();
     *THERE.get_or_init(|| {
         let why = match std::env::var_os(PYTHON) {

@@ -79,7 +79,7 @@ impl Output {
         let rows = (self.elements / self.row).max(1);
         let usual = Floors::of(dtype, rows, self.terms / rows).limits(eager);
         match split {
-            Some(split) if dtype == Dtype::F32 => few_terms(eager, split, usual),
+            Some(split) if dtype == Dtype::F32 => few_terms(eager, split, usual, 0),
             _ => usual,
         }
     }

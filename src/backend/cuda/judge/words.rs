@@ -119,6 +119,7 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         RowScale::None => 0,
         RowScale::Mild => 1,
         RowScale::Wide => 2,
+        RowScale::Repeated => 3,
     };
     let mut words = Words::default()
         .many([out, plan.elements as u64, plan.columns as u64])

@@ -2,7 +2,7 @@
 // nothing is contracted.
 
 enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5, FILE_DRAWN = 6 };
-enum { ROWS_ALIKE = 0, ROWS_MILD = 1, ROWS_WIDE = 2 };
+enum { ROWS_ALIKE = 0, ROWS_MILD = 1, ROWS_WIDE = 2, ROWS_REPEATED = 3 };
 #define SPECIALS 16
 #define SUM4_SIGMA 37837.2272205
 
@@ -28,6 +28,7 @@ struct Draw {
 __device__ __forceinline__ double row_factor(const Draw &d, u64 row) {
     if (d.row_scale == ROWS_MILD) return __dadd_rn(0.5, __dmul_rn(1.5, uniform(d.rows, row)));
     if (d.row_scale == ROWS_WIDE) return __longlong_as_double((i64)(1023 - 6 + below(d.rows, row, 13)) << 52);
+    if (d.row_scale == ROWS_REPEATED) return __longlong_as_double((i64)(1023 - below(d.rows, row, 3)) << 52);
     return 1.0;
 }
 
@@ -55,19 +56,21 @@ __device__ __forceinline__ float standing(const Draw &d, u64 i) {
 
 __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column) {
     const double factor = __dmul_rn(d.scale, row_factor(d, row));
+    // Of rows that repeat the first, values are drawn by column.
+    const u64 n = d.row_scale == ROWS_REPEATED ? column : i;
     switch (d.dist) {
     case NORMAL: {
-        const u64 even = 0x0000ffff0000ffffull, word = bits(d.values, i);
+        const u64 even = 0x0000ffff0000ffffull, word = bits(d.values, n);
         const u64 pairs = (word & even) + ((word >> 16) & even);
         const int sum = (int)((u32)pairs + (u32)(pairs >> 32)) - 131070;
         return __double2float_rn(__dadd_rn(__dmul_rn((double)sum, __ddiv_rn(factor, SUM4_SIGMA)), d.shift));
     }
-    case UNIFORM: return __double2float_rn(__dadd_rn(__dmul_rn(uniform(d.values, i), factor), d.shift));
-    case STEPS: return __double2float_rn(__dadd_rn(__dmul_rn((double)below(d.values, i, 8), factor), d.shift));
+    case UNIFORM: return __double2float_rn(__dadd_rn(__dmul_rn(uniform(d.values, n), factor), d.shift));
+    case STEPS: return __double2float_rn(__dadd_rn(__dmul_rn((double)below(d.values, n, 8), factor), d.shift));
     case CONSTANT: return __double2float_rn(__dadd_rn(factor, d.shift));
     case FILE_DRAWN: return __double2float_rn(__dadd_rn(__dmul_rn((double)standing(d, i), factor), d.shift));
     case ALTERNATING: return __double2float_rn(__dadd_rn(column % 2 == 0 ? factor : -factor, d.shift));
-    default: return __double2float_rn(__dadd_rn((double)below(d.values, i, d.bound), d.shift));
+    default: return __double2float_rn(__dadd_rn((double)below(d.values, n, d.bound), d.shift));
     }
 }
 
