@@ -15,9 +15,10 @@ use crate::torch::inductor::Gpu;
 use crate::torch::{Problem, Python, Service, TorchError};
 use crate::workspace::{Settings, Workspace};
 
-/// Whether a path names a problem file rather than a model, a kernel or an operation.
+/// Whether a path names a problem file rather than a model, a kernel (of Triton's too) or an operation.
 pub(super) fn is_problem(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "py")
+    let is_kernel = || std::fs::read_to_string(path).is_ok_and(|text| Language::has_front_matter(&text));
+    path.extension().is_some_and(|extension| extension == "py") && !is_kernel()
 }
 
 /// The GPU, by its name, that a kernel file is for: values are then drawn there.
@@ -167,4 +168,20 @@ pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(path, text))
         .with_context(|| format!("{} cannot be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_kernel_in_triton_is_no_problem_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("softmax.py");
+        std::fs::write(&path, crate::workspace::embedded("kernels/triton/softmax.py").unwrap()).unwrap();
+        assert!(!is_problem(&path));
+        std::fs::write(&path, "\"\"\"A model.\"\"\"\nimport torch\nclass Model(torch.nn.Module): ...\n").unwrap();
+        assert!(is_problem(&path) && is_problem(&folder.path().join("missing.py")) && !is_problem(folder.path()));
+    }
 }

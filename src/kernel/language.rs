@@ -94,6 +94,12 @@ impl Language {
         Self::ALL.into_iter().find(|language| language.folder() == folder)
     }
 
+    /// Whether a text has a kernel file's front matter, right or wrong.
+    #[must_use]
+    pub fn has_front_matter(text: &str) -> bool {
+        Self::of_form(text).front_matter(text).is_some()
+    }
+
     /// Where the front matter's TOML stands in a text, and where the code behind it begins.
     pub(super) fn front_matter(self, text: &str) -> Option<(Range<usize>, usize)> {
         match self {
