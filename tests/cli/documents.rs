@@ -57,7 +57,11 @@ fn masked(line: &str) -> String {
             other => text.push(other),
         }
     }
-    text.replace(" -#", " #").replace(" bf#", " f#").replace("memory bound", "bound").replace("compute bound", "bound").replace(BUSY, "")
+    text.replace(" -#", " #")
+        .replace(" bf#", " f#")
+        .replace("memory bound", "bound")
+        .replace("compute bound", "bound")
+        .replace(BUSY, "")
 }
 
 #[test]
