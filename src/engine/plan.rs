@@ -73,8 +73,8 @@ pub fn plan(
 
 /// The state that a run on a PyTorch model starts from; `kernel` gives a region's kernel file, as name and text, where there is one.
 ///
-/// A region without a kernel begins with a file to be written in; a joined one is worked on where it is asked for by name, since its parts
-/// are targets too.
+/// A region without a kernel begins with a file to be written in. A joined one is worked on where there is a kernel for it or it is asked
+/// for by name; its parts are targets too, and wait for what comes of it.
 ///
 /// # Errors
 /// Where nothing is left to work on, or a named region is not in the model.
@@ -92,7 +92,9 @@ pub fn plan_compiled(
     for target in &ranked {
         let Some(region) = compiled.region(&target.op) else { continue };
         let source: Result<OpSource, String> = region.operation();
-        let (file, text) = match kernel(region) {
+        let found = kernel(region);
+        let in_parts = region.kind == Kind::Joined && found.is_none();
+        let (file, text) = match found {
             Some(found) => found,
             None => {
                 let op = source.as_ref().ok().and_then(|source| source.operation().ok());
@@ -108,13 +110,18 @@ pub fn plan_compiled(
             Err(why) => Phase::Skipped(why.clone()),
             Ok(_) if options.skip.contains(&target.op) => Phase::Skipped("not asked for".into()),
             Ok(_) if !options.only.is_empty() && !state.named => Phase::Skipped("not asked for".into()),
-            Ok(_) if region.kind == Kind::Joined && !state.named => {
+            Ok(_) if in_parts && !state.named => {
                 Phase::Skipped("its parts are targets; --only works on the whole".into())
             }
             Ok(_) => Phase::Waiting,
         };
         state.source = source.ok();
         targets.push(state);
+    }
+    let waiting: Vec<String> =
+        targets.iter().filter(|target| target.phase == Phase::Waiting).map(|target| target.op.clone()).collect();
+    for target in targets.iter_mut().filter(|target| !target.named) {
+        target.within = compiled.holders(&target.op).into_iter().filter(|name| waiting.contains(name)).collect();
     }
     rank(&mut targets, &ranked);
     if !targets.iter().any(|target| target.phase == Phase::Waiting) {
@@ -199,10 +206,15 @@ pub fn check_names<'a>(named: impl Iterator<Item = &'a String>, there: &[&str]) 
 }
 
 /// Updates shares, puts the waiting targets in the ranked order behind those begun, and skips what is not worth it and was not
-/// asked for by name.
+/// asked for by name, and parts of a whole that has become faster.
 pub(super) fn rank(targets: &mut [TargetState], ranked: &[RankedTarget]) {
     let place = |op: &str| ranked.iter().position(|target| target.op == op).unwrap_or(usize::MAX);
+    let is_faster = |target: &&TargetState| matches!(target.phase, Phase::Done(_)) && target.vs_user() > 1.0;
+    let faster: Vec<String> = targets.iter().filter(is_faster).map(|target| target.op.clone()).collect();
     for target in targets.iter_mut() {
+        if let (Phase::Waiting, Some(whole)) = (&target.phase, target.within.iter().find(|op| faster.contains(op))) {
+            target.phase = Phase::Skipped(format!("{whole}, which it is a part of, is faster as a whole"));
+        }
         let Some(known) = ranked.get(place(&target.op)) else { continue };
         target.share = known.share;
         let low = matches!(&target.phase, Phase::Waiting) && known.skipped && !target.named;
@@ -250,6 +262,62 @@ mod tests {
         assert_eq!(ops, ["matmul", "fused_mlp", "rmsnorm", "rotary_embedding"]);
         assert_eq!(targets[3].phase, Phase::Skipped("the model could gain 0.4 % at the most".into()));
         assert!((targets[1].share - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_part_waits_for_the_whole_and_is_left_out_where_the_whole_is_faster() {
+        let order = [ranked("mlp", 0.6, 2.0), ranked("mm", 0.4, 1.5)];
+        let after = |vs_user: f64| {
+            let mut whole = target("mlp", Phase::Done(StopReason::Reverts { limit: 5 }));
+            whole.progress.vs_user = Some(vs_user);
+            let part = TargetState { within: vec!["mlp".into()], ..target("mm", Phase::Waiting) };
+            let mut targets = [part, whole];
+            rank(&mut targets, &order);
+            assert_eq!(targets[0].op, "mlp");
+            targets[1].phase.clone()
+        };
+        assert_eq!(after(0.97), Phase::Waiting);
+        assert_eq!(after(1.1), Phase::Skipped("mlp, which it is a part of, is faster as a whole".into()));
+    }
+
+    fn compiled_with(kernel: Option<&str>) -> Vec<(String, Phase)> {
+        let mut compiled = crate::profile::compiled_sample();
+        for region in &mut compiled.captured.regions {
+            region.source = Some("def reference(x0):\n    return x0\n".into());
+            let described = serde_json::json!({
+                "inputs": [{"role": "input", "name": "x0", "shape": [8], "dtype": "float32", "contiguous": true, "figures": null}],
+                "outputs": [{"shape": [8], "dtype": "float32"}], "flops": 0, "structure": [],
+            });
+            region.described = Some(serde_json::from_value(described).expect("described"));
+        }
+        let options = Options {
+            run: "r".into(),
+            model: "m".into(),
+            agent: Choice::default(),
+            rules: Rules::default(),
+            only: Vec::new(),
+            skip: Vec::new(),
+            seed: 1,
+        };
+        let there = |region: &Region| {
+            (Some(region.name.as_str()) == kernel).then(|| (format!("{}.c", region.name), "void f() {}".to_owned()))
+        };
+        let state = plan_compiled(options, compiled, &crate::device::samples::card(), "judge", &there).expect("a plan");
+        state.targets.into_iter().map(|target| (target.op, target.phase)).collect()
+    }
+
+    #[test]
+    fn a_joined_region_is_a_target_where_it_has_a_kernel_and_its_parts_are_behind_it() {
+        let phase = |targets: &[(String, Phase)], op: &str| {
+            targets.iter().find(|(name, _)| name == op).map(|(_, phase)| phase.clone()).expect("a target")
+        };
+        let in_parts = compiled_with(None);
+        assert!(matches!(phase(&in_parts, "mm_norm"), Phase::Skipped(why) if why.contains("its parts are targets")));
+        assert_eq!(phase(&in_parts, "mm"), Phase::Waiting);
+        let as_a_whole = compiled_with(Some("mm_norm"));
+        let order: Vec<&str> = as_a_whole.iter().map(|(op, _)| op.as_str()).collect();
+        assert_eq!(order[..3], ["mm_norm", "mm", "norm"]);
+        assert!(as_a_whole[..3].iter().all(|(_, phase)| *phase == Phase::Waiting));
     }
 
     #[test]

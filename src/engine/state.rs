@@ -147,6 +147,9 @@ pub struct TargetState {
     /// What the compiler said of the incumbent: registers, spills, occupancy.
     #[serde(default)]
     pub resources: String,
+    /// Targets that hold all of its calls as parts of theirs: of a PyTorch model the joined regions that are worked on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<String>,
     /// What the stop rules look at.
     pub progress: TargetProgress,
     /// How finely this machine measures it.
@@ -224,6 +227,7 @@ impl TargetState {
             against: None,
             timing: None,
             resources: String::new(),
+            within: Vec::new(),
             progress: TargetProgress::default(),
             precision: None,
             kept: 0,

@@ -11,7 +11,7 @@ use crate::rng::Stream;
 
 use super::stop::StopReason;
 use super::trial::{Judged, Undecided};
-use super::{Phase, Run, RunError, RunEvent, Seat, brief};
+use super::{Phase, Run, RunError, RunEvent, Seat, TargetState, brief};
 
 /// Trials that may be under way for each worker, those among them that have their answer and wait for an older one's.
 const MOST_AHEAD: usize = 4;
@@ -91,7 +91,9 @@ impl Run {
 
     /// Whether this target is left in favour of the next.
     fn makes_room(&self, index: usize) -> Option<StopReason> {
-        let next = self.state.targets.iter().find(|target| target.phase == Phase::Waiting)?;
+        let own = &self.state.targets[index].op;
+        let is_next = |target: &&TargetState| target.phase == Phase::Waiting && !target.within.contains(own);
+        let next = self.state.targets.iter().find(is_next)?;
         let ranked = self.state.workload.ranked(&self.state.speedups());
         let ceiling = ranked.iter().find(|known| known.op == next.op)?.ceiling;
         let run = Duration::from_secs_f64(self.state.elapsed_s);

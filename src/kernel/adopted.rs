@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use toml_edit::{DocumentMut, Item, Table, value};
 
 use super::edit::rewrite;
+use super::file::Scratch;
 use super::{Facts, KernelError, KernelFile, Language};
 use crate::op::{Dtype, Operation};
 
@@ -25,7 +26,7 @@ pub struct Call {
 /// hands on tensors and sizes; in CUDA C++ the launch plan does. Its variants are decided, since there is one size.
 ///
 /// # Errors
-/// The kernel is in another language, in C it has buffers of its own, or the call lacks something.
+/// The kernel is in Triton, or the call lacks something.
 pub fn adopted(
     text: &str,
     (theirs, own): (&Operation, &Operation),
@@ -34,7 +35,6 @@ pub fn adopted(
     facts: &Facts,
 ) -> Result<String, KernelError> {
     let kernel = KernelFile::parse(text)?;
-    let why = |why: &str| refused(own, why);
     let mut known = facts.clone();
     known.extend(call.symbols.clone());
     known.insert("dtype_bytes".into(), dtype.bytes() as i64);
@@ -46,13 +46,20 @@ pub fn adopted(
         document.insert("dtypes", value([dtype.to_string()].into_iter().collect::<toml_edit::Array>()));
         document.remove("variant");
         document.remove("domain");
-        if kernel.language == Language::Cuda { in_plan(document, theirs, own, call) } else { Ok(()) }
+        match kernel.language {
+            Language::Cuda => in_plan(document, theirs, own, call),
+            // How large buffers are follows from sizes.
+            Language::C if !kernel.front.scratch.is_empty() => {
+                document.insert("given", Item::Table(sizes(theirs, own, call)?));
+                Ok(())
+            }
+            Language::C => Ok(()),
+            Language::Triton => Err(refused(own, "only kernels in C and CUDA C++ are")),
+        }
     })?;
     let text = match kernel.language {
-        Language::C if kernel.front.scratch.is_empty() => in_function(&text, theirs, own, call)?,
-        Language::Cuda => text,
-        Language::C => return Err(why("it has buffers of its own")),
-        Language::Triton => return Err(why("only kernels in C and CUDA C++ are")),
+        Language::C => in_function(&text, &kernel.front.scratch, (theirs, own), call)?,
+        Language::Cuda | Language::Triton => text,
     };
     KernelFile::parse(&text)?.check_against(own)?;
     Ok(text)
@@ -75,13 +82,19 @@ fn refused(own: &Operation, why: &str) -> KernelError {
     KernelError::Inconsistent(format!("it cannot be called for {}: {why}", own.name))
 }
 
-/// Launches and tensor maps with the names that `own` has for tensors; sizes, scalars and absent tensors are given.
-fn in_plan(document: &mut DocumentMut, theirs: &Operation, own: &Operation, call: &Call) -> Result<(), KernelError> {
+/// The operation's symbols, each with its size.
+fn sizes(theirs: &Operation, own: &Operation, call: &Call) -> Result<Table, KernelError> {
     let mut given = Table::new();
     for symbol in &theirs.symbols {
         let size = call.symbols.get(symbol).ok_or_else(|| refused(own, &format!("`{symbol}` has no value")))?;
         given.insert(symbol, value(*size));
     }
+    Ok(given)
+}
+
+/// Launches and tensor maps with the names that `own` has for tensors; sizes, scalars and absent tensors are given.
+fn in_plan(document: &mut DocumentMut, theirs: &Operation, own: &Operation, call: &Call) -> Result<(), KernelError> {
+    let mut given = sizes(theirs, own, call)?;
     for scalar in &theirs.scalars {
         let number = call.scalars.get(&scalar.name);
         let number = number.ok_or_else(|| refused(own, &format!("`{}` has no value", scalar.name)))?;
@@ -118,8 +131,13 @@ fn in_plan(document: &mut DocumentMut, theirs: &Operation, own: &Operation, call
     Ok(())
 }
 
-/// The text with a function of `own` behind it that calls that of `theirs`.
-fn in_function(text: &str, theirs: &Operation, own: &Operation, call: &Call) -> Result<String, KernelError> {
+/// The text with a function of `own` behind it that calls that of `theirs` and hands on the file's buffers.
+fn in_function(
+    text: &str,
+    buffers: &[Scratch],
+    (theirs, own): (&Operation, &Operation),
+    call: &Call,
+) -> Result<String, KernelError> {
     let refused = |why: &str| refused(own, why);
     let head = format!("void {}(", theirs.name);
     if text.matches(&head).count() != 1 {
@@ -133,6 +151,7 @@ fn in_function(text: &str, theirs: &Operation, own: &Operation, call: &Call) -> 
             None => return Err(refused(&format!("nothing is said of `{}`", tensor.name))),
         }
     }
+    arguments.extend(buffers.iter().map(|buffer| buffer.name.clone()));
     for symbol in &theirs.symbols {
         let size = call.symbols.get(symbol).ok_or_else(|| refused(&format!("`{symbol}` has no value")))?;
         arguments.push(size.to_string());
@@ -141,13 +160,16 @@ fn in_function(text: &str, theirs: &Operation, own: &Operation, call: &Call) -> 
         let size = call.scalars.get(&scalar.name).ok_or_else(|| refused(&format!("`{}` has no value", scalar.name)))?;
         arguments.push(format!("(float){size:e}"));
     }
-    let function = own.c_function();
+    // A region has neither symbols nor scalars, so that buffers come last.
+    let own_buffers: String =
+        buffers.iter().map(|buffer| format!(", {} *{}", buffer.dtype.c_name(), buffer.name)).collect();
+    let function = own.c_function().replace(");", &format!("{own_buffers})"));
     Ok(format!(
         "{}\n/* {} is {} at these sizes. */\n{} {{\n    {}({});\n}}\n",
         text.replace(&head, &format!("static {head}")),
         own.name,
         theirs.name,
-        function.trim_end_matches(';'),
+        function,
         theirs.name,
         arguments.join(", ")
     ))
@@ -178,6 +200,10 @@ mod tests {
             tensor("out", "output", "[\"4\", \"6\"]")
         );
         Operation::parse(&toml, "def reference(x0, w0):\n    return x0 @ w0.T\n", "mm_1").unwrap()
+    }
+
+    fn facts() -> Facts {
+        Facts::from([("VECTOR_BYTES".to_owned(), 32)])
     }
 
     fn call() -> Call {
@@ -217,8 +243,7 @@ mod tests {
         let text = adopted(&text, (&operation("matmul"), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
         let kernel = KernelFile::parse(&text).unwrap();
         assert!(kernel.front.variants.is_empty());
-        let facts = Facts::from([("VECTOR_BYTES".to_owned(), 32)]);
-        assert_eq!(kernel.resolve(&Shape::default(), Dtype::F32, &facts).unwrap().macros["MR"], 8);
+        assert_eq!(kernel.resolve(&Shape::default(), Dtype::F32, &facts()).unwrap().macros["MR"], 8);
     }
 
     #[test]
@@ -281,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn every_plain_kernel_can_be_adopted_and_one_with_buffers_or_half_a_call_is_refused() {
+    fn every_kernel_in_c_can_be_adopted_with_its_buffers_and_half_a_call_is_refused() {
         let shipped = |op: &str| embedded(&format!("kernels/cpu/{op}.c")).unwrap();
-        for op in ["softmax", "rmsnorm", "layernorm", "reduce", "flash_attention"] {
+        for op in ["softmax", "rmsnorm", "layernorm", "reduce", "flash_attention", "fused_mlp"] {
             let theirs = operation(op);
-            let inputs = ["x0", "w0", "x0"].into_iter();
+            let inputs = ["x0", "w0", "x0", "w0"].into_iter();
             let of = theirs.tensors.iter().zip(inputs.chain(["out"])).map(|(tensor, name)| {
                 let output = tensor.role == crate::op::Role::Output;
                 (tensor.name.clone(), Some(if output { "out" } else { name }.to_owned()))
@@ -298,14 +323,17 @@ mod tests {
             };
             let text = adopted(shipped(op), (&theirs, &region()), &call, Dtype::F16, &Facts::new()).unwrap();
             assert_eq!(text.contains("(float)1e-6"), !theirs.scalars.is_empty(), "{text}");
+            if op == "fused_mlp" {
+                let call = "T *out, float *x_wide, float *hidden) {\n    fused_mlp(x0, w0, x0, w0, out, x_wide, hidden, 4, 4, 4);";
+                assert!(text.contains(call), "{text}");
+                let kernel = KernelFile::parse(&text).unwrap();
+                let resolution = kernel.resolve(&Shape::default(), Dtype::F16, &facts()).unwrap();
+                assert_eq!(resolution.scratch_elements, [16, 16]);
+            }
         }
         let half = Call { symbols: BTreeMap::new(), ..call() };
         assert!(
             adopted(shipped("matmul"), (&operation("matmul"), &region()), &half, Dtype::F32, &Facts::new()).is_err()
-        );
-        assert!(
-            adopted(shipped("fused_mlp"), (&operation("fused_mlp"), &region()), &call(), Dtype::F32, &Facts::new())
-                .is_err()
         );
     }
 }

@@ -180,9 +180,6 @@ impl FrontMatter {
         if let (false, Some(map)) = (self.is_cuda(), self.tensor_maps.first()) {
             return fail(format!("tensor map `{}` without a [[launch]] that could take it", map.name));
         }
-        if let (false, Some(name)) = (self.is_cuda(), self.given.keys().next()) {
-            return fail(format!("given: `{name}`: only launches are given values"));
-        }
         let taken = |name: &String| self.tune.contains_key(name) || self.lets.contains_key(name);
         if let Some(name) = self.given.keys().find(|name| !is_identifier(name) || taken(name)) {
             return fail(format!("given: `{name}` is no name, or a tunable's or let's"));

@@ -93,6 +93,15 @@ impl Compiled {
         self.captured.regions.iter().find(|region| region.name == name)
     }
 
+    /// The joined regions that hold every call of a region.
+    #[must_use]
+    pub fn holders(&self, name: &str) -> Vec<String> {
+        let Some(part) = self.region(name).filter(|region| region.kind != Kind::Joined) else { return Vec::new() };
+        let calls_in = |whole: &Region| whole.parts.iter().filter(|key| **key == part.key).count() as u32 * whole.calls;
+        let holds = |whole: &&Region| whole.kind == Kind::Joined && calls_in(whole) >= part.calls.max(1);
+        self.captured.regions.iter().filter(holds).map(|whole| whole.name.clone()).collect()
+    }
+
     /// A pass with what was `gained` installed, µs.
     #[must_use]
     pub fn predict(&self, gained: &BTreeMap<String, f64>) -> f64 {
@@ -247,6 +256,14 @@ pub(crate) mod tests {
         assert_eq!(names, ["mm_norm", "mm", "norm"]);
         assert!(near(targets[0].us, 65.0) && near(targets[2].ceiling, 1.0 / 0.7));
         assert_eq!(targets[2].shapes[0].calls, 2);
+    }
+
+    #[test]
+    fn a_whole_holds_a_part_only_where_it_has_every_call_of_it() {
+        let profile = sample();
+        assert_eq!(profile.holders("mm"), ["mm_norm"]);
+        assert!(profile.holders("norm").is_empty(), "one of its two calls is elsewhere");
+        assert!(profile.holders("mm_norm").is_empty() && profile.holders("nothing").is_empty());
     }
 
     #[test]

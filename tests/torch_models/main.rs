@@ -232,6 +232,51 @@ print(json.dumps(dict(first=first, calls=called(), unusable=my_kernels.status()[
     assert!(said.contains("is left out") && said.contains("digest"), "{said}");
 }
 
+const MLP: &str = "
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(64, 176, bias=False), nn.Linear(64, 176, bias=False), nn.Linear(176, 64, bias=False)
+
+    def forward(self, x):
+        return x + self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def get_inputs():
+    return [torch.randn(3, 32, 64)]
+";
+
+#[test]
+#[ignore = "full suite"]
+fn both_halves_of_an_mlp_are_one_target_that_begins_with_the_kernel_that_ships() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("model/model.py"), MLP).unwrap();
+    let run = place.said(&["run", "model", "--seed", "3", "--max-reverts", "1", "--budget", "90s"]);
+    let state = place.said(&["status", "--dir", "model", "--json"]);
+    let state: Value = serde_json::from_str(&state).unwrap();
+    let targets = state["targets"].as_array().unwrap();
+    let whole = targets[0]["op"].as_str().unwrap();
+    assert!(whole.starts_with("mm_neg_exp"), "{run}");
+    assert!(run.contains(&format!("base    {whole}")) || run.contains(&format!("keep    {whole}")), "{run}");
+
+    let made = place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
+    assert!(made.contains("wrote my_kernels"), "{made}");
+    let (seen, said) = place.python(&format!(
+        "{START}
+my_kernels.enable()
+with torch.no_grad():
+    first = off(torch.compile(net)(x), want)
+print(json.dumps(dict(first=first, called=my_kernels.status()['called'])))
+"
+    ));
+    assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["called"][whole] == 1, "{seen} {said}");
+}
+
 #[test]
 fn what_cannot_be_a_model_is_told_in_a_sentence() {
     let Some(place) = Place::new() else { return };

@@ -15,6 +15,12 @@ STREAMED  = { value = 8,   choices = [0, 6, 8, 16] }  # slices a cluster must sa
 BROUGHT   = { value = 1,   choices = [0, 1, 2, 3, 4] } # slices of a block's first tile that the threads which multiply bring themselves
 LATE_TOO  = { value = 0,   choices = [0, 1] }          # also where tiles leave later
 GROUP     = { value = 8,   choices = [4, 8, 16] }     # rows of tiles that run together, so that they find b in the L2 cache
+# Of the kernel for one row.
+ONE_WIDE   = { value = 65536,   choices = [0, 8192, 65536] } # columns of c up to which it is taken
+ONE_WARPS  = { value = 8,    choices = [4, 8, 16] }          # of a block
+ONE_ROWS   = { value = 1,    choices = [1, 2, 4] }           # rows of b that a warp reads at once
+ONE_LOADS  = { value = 8,    choices = [4, 8, 16] }          # times 512 bytes of each that it asks for at once
+ONE_BLOCKS = { value = 4,    choices = [1, 2, 3, 4, 6] }     # blocks that a multiprocessor must have room for
 # Of the kernel for up to 8 rows.
 FEW        = { value = 8,    choices = [0, 8, 16] }          # rows of a up to which it is taken
 FEW_WIDE   = { value = 8192, choices = [4096, 8192, 16384] } # and columns of c: with more the ring is faster
@@ -30,9 +36,10 @@ WARP_N  = { value = 64,  choices = [32, 64] }     # its columns
 WARPS_K = { value = 1,   choices = [1] }          # warps that share a tile, each with its part of k
 DEPTH   = { value = 4,   choices = [3, 4] }       # stages in flight, if shared memory suffices
 [let]
-FEW_ROWS    = "dtype_bytes == 2 && trans_b == 1 && M <= FEW && N <= FEW_WIDE && K % 64 == 0"
+ONE_ROW     = "dtype_bytes == 2 && trans_b == 1 && M == 1 && N <= ONE_WIDE && K % 8 == 0"
+FEW_ROWS    = "!ONE_ROW && dtype_bytes == 2 && trans_b == 1 && M <= FEW && N <= FEW_WIDE && K % 64 == 0"
 TOKENS      = "M <= 8 ? 8 : 16"
-TMA         = "!FEW_ROWS && dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"
+TMA         = "!ONE_ROW && !FEW_ROWS && dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"
 # Rows of a that are copied: with one token 8 of 64, the others of the tile are never stored.
 A_ROWS      = "!TMA ? 64 : min(TILE_M, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 : M <= 64 ? 64 : 128)"
 ROOM        = "max(1, SMS / (batch * ceil_div(M, TILE_M)))"     # blocks for each row of tiles
@@ -68,7 +75,7 @@ STAGE_BYTES = "(BM + BN) * K_BYTES"
 RESULTS     = "WARPS_K * BM * (BN + 8) * 4"
 # No tile or slice reaches beyond the matrices, and rows are aligned. Where tiles are small it is asked as the kernel runs:
 # one compilation less.
-PLAIN       = "!TMA && !FEW_ROWS && BM >= 64 && K % BK == 0 && M % BM == 0 && N % BN == 0"
+PLAIN       = "!TMA && !ONE_ROW && !FEW_ROWS && BM >= 64 && K % BK == 0 && M % BM == 0 && N % BN == 0"
 STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows: all the time goes into reading b
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && M <= 64"
@@ -160,6 +167,12 @@ cluster = ["CLUSTER"]
 shared  = "RING * SLICE_BYTES + EXTRA_BYTES + 1024"
 args    = ["a", "b", "a_map", "b_map", "c_map", "bias", "c", "parts", "arrived", "batch", "M", "N", "K"]
 [[launch]]
+kernel = "one_row"
+when   = "ONE_ROW"
+grid   = ["batch * ceil_div(N, ONE_WARPS * ONE_ROWS)"]
+block  = ["ONE_WARPS * 32"]
+args   = ["a", "b", "bias", "c", "N", "K", "has_bias"]
+[[launch]]
 kernel = "few_rows"
 when   = "FEW_ROWS"
 grid   = ["batch * ceil_div(N, 16)"]
@@ -167,15 +180,15 @@ block  = ["FEW_WARPS * 32"]
 args   = ["a", "b", "bias", "c", "M", "N", "K", "has_bias"]
 [[launch]]
 kernel = "matmul"
-when   = "!TMA && !FEW_ROWS"
+when   = "!TMA && !ONE_ROW && !FEW_ROWS"
 grid   = ["batch * ceil_div(M, BM) * ceil_div(N, BN)"]
 block  = ["THREADS"]
 shared = "max(STAGES * STAGE_BYTES, RESULTS)"
 args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
 ---*/
 
-/* Three kernels. `product`, for 16-bit types whose rows are multiples of 16 bytes, is Hopper's way; `few_rows`, for up to 8 rows by up to 8192
-   columns, reads b straight into registers; `matmul`, for all else, is that of kernels/cuda/matmul.cu.
+/* Four kernels. `product`, for 16-bit types whose rows are multiples of 16 bytes, is Hopper's way; `one_row` is a plain read of b; `few_rows`, for 2 to 8
+   rows by up to 8192 columns, reads b straight into the registers of mma.sync; `matmul`, for all else, is that of kernels/cuda/matmul.cu.
 
        a --\                                  /-> warpgroup 0: 64 rows of c --\
             TMA --> ring of RING stages  ----                                 ---> boxes --TMA--> c
@@ -758,10 +771,80 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
     if (CLUSTER > 1) cluster_wait();
 }
 
+#elif ONE_ROW
+
+/* c = a b^T for one row of a: every element of b is used once, so that nothing is gained by tensor cores, and a plain read is what there is to match. A warp has
+   ONE_ROWS rows of b and reads 512 contiguous bytes of each at a time, ONE_LOADS such at once: 4 KB a warp and, with four blocks of 8 warps, 128 KB a
+   multiprocessor on their way; with 4096 rows all blocks fit at once. a stays in the L1 cache, which b passes by. Each lane adds two sums a row; the warp's
+   meet at the end. 1 x 4096 x 4096 takes 11.1 us (few_rows 12.4, a plain read of b 10.8), by 32000 columns 62.6 (the ring 64.4). Three blocks, two rows a
+   warp, fewer and more loads lose up to 5 %. */
+
+/* Two neighbours of a 16-bit type, wide. */
+__device__ float2 wide(uint32_t two) {
+#if WS_F16
+    float2 both;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(both.x), "=f"(both.y) : "r"(two));
+    return both;
+#else
+    return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
+#endif
+}
+
+__device__ uint4 passing(const uint4 *from) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+    return v;
+}
+
+__device__ void multiply(float2 &sum, uint32_t b, float2 a) {
+    const float2 v = wide(b);
+    sum.x = fmaf(v.x, a.x, sum.x);
+    sum.y = fmaf(v.y, a.y, sum.y);
+}
+
+extern "C" __global__ void __launch_bounds__(ONE_WARPS * 32, ONE_BLOCKS)
+one_row(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ bias, T *__restrict__ c, int64_t N, int64_t K, int64_t has_bias) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = (int)(K / 8);
+    const int64_t blocks = (N + ONE_WARPS * ONE_ROWS - 1) / (ONE_WARPS * ONE_ROWS), matrix = blockIdx.x / blocks;
+    const int64_t first = (blockIdx.x % blocks * ONE_WARPS + warp) * ONE_ROWS;
+    const uint4 *const x = (const uint4 *)(a + matrix * K);
+    const uint4 *rows[ONE_ROWS];
+#pragma unroll
+    for (int r = 0; r < ONE_ROWS; r++) rows[r] = (const uint4 *)(b + (matrix * N + min(first + r, N - 1)) * K);
+
+    float2 sums[ONE_ROWS] = {};
+    for (int at = lane; at < chunks; at += 32 * ONE_LOADS) {
+        uint4 w[ONE_LOADS][ONE_ROWS];
+#pragma unroll
+        for (int i = 0; i < ONE_LOADS; i++)
+#pragma unroll
+            for (int r = 0; r < ONE_ROWS; r++) w[i][r] = at + i * 32 < chunks ? passing(rows[r] + at + i * 32) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < ONE_LOADS; i++) {
+            const uint4 v = at + i * 32 < chunks ? x[at + i * 32] : make_uint4(0, 0, 0, 0);
+            const float2 v0 = wide(v.x), v1 = wide(v.y), v2 = wide(v.z), v3 = wide(v.w);
+#pragma unroll
+            for (int r = 0; r < ONE_ROWS; r++) {
+                multiply(sums[r], w[i][r].x, v0);
+                multiply(sums[r], w[i][r].y, v1);
+                multiply(sums[r], w[i][r].z, v2);
+                multiply(sums[r], w[i][r].w, v3);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ONE_ROWS; r++) {
+        float sum = sums[r].x + sums[r].y;
+#pragma unroll
+        for (int other = 16; other; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
+        if (lane == 0 && first + r < N) c[matrix * N + first + r] = ws_store(has_bias ? sum + ws_load(bias[first + r]) : sum);
+    }
+}
+
 #elif FEW_ROWS
 
 /* c = a b^T for a few rows of a: all the time goes into reading b, once, so nothing stands between memory and the tensor cores: no ring, no
-   barrier, no split sums to exchange (a product of 1 x 4096 x 4096 takes 12.2 us instead of 12.5; a plain read of b 10.8). A block has 16 columns of c,
+   barrier, no split sums to exchange (a product of 1 x 4096 x 4096 took 12.2 us instead of 12.5). A block has 16 columns of c,
    that is 16 rows of b; its warps take 64 terms of them in turn. Lane 4 g + t loads 16 bytes of rows g and g + 8 at a time, into the registers
    from which mma.sync multiplies:
 

@@ -58,6 +58,10 @@ def openmp():
     return None
 
 
+def empty(shape, stride, dtype, device):
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
 class Code:
     """What runs of one kernel."""
 

@@ -5,13 +5,16 @@ import torch
 from .plans import PLANS
 
 if "capability" in PLANS:
-    from .cuda import Code
+    from .cuda import Code, empty
 
     KIND = "cuda"
 else:
-    from .cpu import Code, prepare
+    from .cpu import Code, empty, prepare
 
     KIND = "cpu"
+
+# The attribute of a tensor that says whether it lies on that kind of device.
+IS_OURS = f"is_{KIND}"
 
 # Scratch buffers lie in one allocation, each on so many bytes.
 APART = 256
@@ -47,10 +50,10 @@ class Kernel:
 
     def check(self, tensors):
         """Everything that was judged, or an error: never a kernel on what it was not judged for."""
-        for at, (one, (shape, stride, dtype)) in enumerate(zip(tensors, self.forms)):
-            if one.shape != shape or one.dtype != dtype or one.device.type != KIND or one.stride() != stride and not alike(one, stride):
+        for one, (shape, stride, dtype) in zip(tensors, self.forms):
+            if one.shape != shape or one.dtype is not dtype or not getattr(one, IS_OURS) or one.stride() != stride and not alike(one, stride):
                 raise RuntimeError(
-                    f"{self.name}: argument {at} is {one.dtype} {tuple(one.shape)} strides {one.stride()} on {one.device}; "
+                    f"{self.name}: an argument is {one.dtype} {tuple(one.shape)} strides {one.stride()} on {one.device}; "
                     f"judged was {dtype} {shape} strides {stride} on {KIND}"
                 )
 
@@ -58,18 +61,21 @@ class Kernel:
         self.check(tensors)
         device = tensors[0].device
         addresses = [one.data_ptr() for one in tensors]
-        if any(address % self.code.alignment for address in addresses):
-            # The judge's buffers are aligned, and a slice may begin anywhere.
-            tensors = [self.aligned(one) for one in tensors]
-            addresses = [one.data_ptr() for one in tensors]
-        outputs = [torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in self.made]
+        for address in addresses:
+            if address % self.code.alignment:
+                # The judge's buffers are aligned, and a slice may begin anywhere.
+                tensors = [self.aligned(one) for one in tensors]
+                addresses = [one.data_ptr() for one in tensors]
+                break
+        outputs = [empty(*made, device) for made in self.made]
         addresses += [one.data_ptr() for one in outputs]
         zeroed = ()
         if self.scratch:
-            scratch = torch.empty(self.scratch + APART, dtype=torch.uint8, device=device)
+            scratch = empty((self.scratch + APART,), (1,), torch.uint8, device)
             first = -(-scratch.data_ptr() // APART) * APART
             addresses += [first + place for place in self.places]
-            zeroed = [(first + place, size) for place, size in self.zeroed]
+            if self.zeroed:
+                zeroed = [(first + place, size) for place, size in self.zeroed]
         self.code.run(device, addresses, zeroed)
         self.calls += 1
         return outputs[0] if self.single else tuple(outputs)

@@ -13,13 +13,7 @@ TOKENS = 128
 def load(folder, device, dtype, seed, named=None):
     """The model in evaluation mode, and a function that draws inputs, both on the device."""
     sys.path.insert(0, folder)
-    torch.manual_seed(seed)
-    if named:
-        model, given = of_function(named)
-    elif os.path.isfile(os.path.join(folder, "model.py")):
-        model, given = of_file(os.path.join(folder, "model.py"))
-    else:
-        model, given = of_checkpoint(folder)
+    model, given, place = made(folder, device, seed, named)
     model = model.eval().to(device)
     if dtype:
         model = model.to(getattr(torch, dtype))
@@ -32,9 +26,32 @@ def load(folder, device, dtype, seed, named=None):
 
     def draw(number):
         torch.manual_seed(number)
-        return [moved(one) for one in given()]
+        with place:
+            return [moved(one) for one in given()]
 
     return model, draw
+
+
+def made(folder, device, seed, named):
+    """The model, what gives its inputs, and where both are made. Random weights of billions are drawn where they will be, if the model's own
+    text can do that."""
+    import contextlib
+
+    def make():
+        torch.manual_seed(seed)
+        if named:
+            return of_function(named)
+        if os.path.isfile(os.path.join(folder, "model.py")):
+            return of_file(os.path.join(folder, "model.py"))
+        return of_checkpoint(folder)
+
+    if torch.device(device).type != "cpu":
+        try:
+            with torch.device(device):
+                return *make(), torch.device(device)
+        except Exception:
+            torch.cuda.empty_cache()
+    return *make(), contextlib.nullcontext()
 
 
 def of_file(file):
@@ -67,17 +84,19 @@ def of_function(named):
     if not callable(function):
         raise SystemExit(f"--load {named}: {place} has no function `{name}`")
 
-    def made():
+    def fresh():
         result = function()
         if not (isinstance(result, (list, tuple)) and len(result) == 2 and isinstance(result[0], torch.nn.Module)):
             raise SystemExit(f"--load {named}: {name}() is to give (module, inputs), and gave a {type(result).__name__}")
         return result
 
-    model, inputs = made()
-    if isinstance(inputs, dict):
-        names = list(inputs)
-        return Named(model, names), lambda: [made()[1][one] for one in names]
-    return model, lambda: listed(made()[1])
+    model, inputs = fresh()
+    draw = inputs if callable(inputs) else lambda: fresh()[1]
+    first = draw() if callable(inputs) else inputs
+    if isinstance(first, dict):
+        names = list(first)
+        return Named(model, names), lambda: list(map(draw().__getitem__, names))
+    return model, lambda: listed(draw())
 
 
 def listed(inputs):
@@ -182,10 +201,21 @@ def graphed(call, device):
         return None
 
 
+def settled():
+    """Waits for the processes that compile for torch.compile: they start in the background, and would be timed as well."""
+    module = sys.modules.get("torch._inductor.async_compile")
+    if module is not None:
+        try:
+            module.AsyncCompile.wait_pool_ready()
+        except Exception:
+            pass
+
+
 def clock(call, device, seconds, least=5):
     """µs of calls, one by one."""
     import time
 
+    settled()
     times = []
     for _ in range(3):
         call()

@@ -85,7 +85,8 @@ pub enum Kind {
     Fusible,
     /// One call of a library: a product, a convolution, attention.
     Library,
-    /// Such calls with the fusible region that takes all they give. Its time is that of its parts.
+    /// Such calls with the fusible region that takes all they give, and perhaps the call that takes all of that: both halves of an MLP.
+    /// Its time is that of its parts.
     Joined,
 }
 

@@ -17,7 +17,7 @@ SIZED = {
 
 
 class Region:
-    """Nodes of a graph in its order; `kind` is "fusible", "library" (one call), or "joined" (library calls with what follows them)."""
+    """Nodes of a graph in its order; `kind` is "fusible", "library" (one call), or "joined" (several of both)."""
 
     def __init__(self, nodes, kind):
         self.nodes, self.kind = nodes, kind
@@ -225,24 +225,36 @@ def library_calls(gm):
 
 
 def joined(gm, fusible, calls):
-    """Calls together with the fusible region that takes all they give."""
+    """Calls together with the fusible region that takes all they give; and, before each of these, the same with the call that alone takes
+    what the region gives: both halves of an MLP."""
     order = {node: at for at, node in enumerate(gm.graph.nodes)}
-    home = {node: region for region in fusible for node in region.nodes}
+    home = {node: region for region in (*fusible, *calls) for node in region.nodes}
     before = {}
     for call in calls:
-        readers = {user for node in call.nodes for user in node.users} - set(call.nodes)
-        homes = {id(home.get(user)) for user in readers}
-        if readers and len(homes) == 1 and home.get(next(iter(readers))) is not None:
-            before.setdefault(id(home[next(iter(readers))]), []).append(call)
+        reader = only_reader(call, home)
+        if reader is not None and reader.kind == "fusible":
+            before.setdefault(id(reader), []).append(call)
     found = []
     for region in fusible:
         nodes = set(region.nodes)
         for call in before.get(id(region), []):
             if is_convex(nodes | set(call.nodes)):
                 nodes |= set(call.nodes)
-        if len(nodes) > len(region.nodes):
-            found.append(Region(sorted(nodes, key=order.get), "joined"))
+        if len(nodes) == len(region.nodes):
+            continue
+        behind = only_reader(region, home)
+        whole = nodes | set(behind.nodes) if behind is not None and behind.kind == "library" else nodes
+        if len(whole) > len(nodes) and is_convex(whole):
+            found.append(Region(sorted(whole, key=order.get), "joined"))
+        found.append(Region(sorted(nodes, key=order.get), "joined"))
     return found
+
+
+def only_reader(region, home):
+    """The region that alone takes what one gives; none where several do, or something that is in none."""
+    readers = {user for node in region.nodes for user in node.users} - set(region.nodes)
+    homes = {id(home.get(user)): home.get(user) for user in readers}
+    return next(iter(homes.values())) if len(homes) == 1 else None
 
 
 def is_convex(nodes):

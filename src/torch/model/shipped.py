@@ -13,7 +13,7 @@ def shipped(row, constants, device):
     if not described or described["flops"] > MOST_WORK[torch.device(device).type] or len(described["outputs"]) != 1:
         return None
     inputs, output = described["inputs"], described["outputs"][0]
-    if not 1 <= len(inputs) <= 3 or any("float" not in one["dtype"] for one in (*inputs, output)) or not math.prod(output["shape"]):
+    if not 1 <= len(inputs) <= 4 or any("float" not in one["dtype"] for one in (*inputs, output)) or not math.prod(output["shape"]):
         return None
     inputs = {one["name"]: one["shape"] for one in inputs}
     values = None
@@ -41,6 +41,8 @@ def candidates(inputs, out, constants):
         yield from rows(inputs, out, order, constants)
     for order in itertools.permutations(names):
         yield from attention(inputs, out, order)
+    for order in itertools.permutations(names):
+        yield from swiglu(inputs, out, order)
 
 
 def products(inputs, out, order):
@@ -96,6 +98,22 @@ def attention(inputs, out, order):
 
             symbols = {"B": q[0], "H": q[head], "H_kv": k[head], "S_q": q[place], "S_kv": k[place], "D": q[3], "causal": causal, "bshd": bshd}
             yield "flash_attention", dict(zip("qkv", order), o="out"), symbols, {"scale": 1 / math.sqrt(q[3])}, compute
+
+
+def swiglu(inputs, out, order):
+    if len(order) != 4 or any(0 in inputs[name] for name in order):
+        return
+    x, gate, up, down = (inputs[name] for name in order)
+    if len(gate) != 2 or up != gate or down != gate[::-1] or not x or math.prod(x) % gate[1] or math.prod(out) != math.prod(x):
+        return
+
+    def compute(given):
+        x = given["x"].reshape(-1, gate[1])
+        hidden = torch.nn.functional.silu(x @ given["w_gate"].T) * (x @ given["w_up"].T)
+        return hidden @ given["w_down"].T
+
+    symbols = {"B": math.prod(x) // gate[1], "D": gate[1], "H": gate[0]}
+    yield "fused_mlp", dict(zip(("x", "w_gate", "w_up", "w_down"), order), y="out"), symbols, {}, compute
 
 
 def rows(inputs, out, order, constants):

@@ -16,7 +16,29 @@ type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Destroy = unsafe extern "C" fn(Handle) -> c_int;
 type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
 type SetWorkspace = unsafe extern "C" fn(Handle, u64, usize) -> c_int;
+/// One product. Batches of one go here: of a batch cuBLAS does not share the terms of a product among blocks.
 type Gemm = unsafe extern "C" fn(
+    Handle,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    *const c_void,
+    u64,
+    c_int,
+    c_int,
+    u64,
+    c_int,
+    c_int,
+    *const c_void,
+    u64,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+) -> c_int;
+type GemmBatch = unsafe extern "C" fn(
     Handle,
     c_int,
     c_int,
@@ -103,6 +125,7 @@ pub struct Cublas {
     gpu: Gpu,
     handle: Handle,
     gemm: Gemm,
+    batch: GemmBatch,
     destroy: Destroy,
     workspace: Vault,
     _library: Library,
@@ -155,20 +178,22 @@ impl Cublas {
         let parts: Vec<Library> = load(part).into_iter().collect();
         let library = load(name)?;
         // SAFETY: the types are those of cublas_api.h, unchanged since cuBLAS 11 (device pointers are words).
-        let (create, destroy, set_stream, set_workspace, gemm) = unsafe {
+        let (create, destroy, set_stream, set_workspace, gemm, batch) = unsafe {
             (
                 *get::<Create>(&library, "cublasCreate_v2")?,
                 *get::<Destroy>(&library, "cublasDestroy_v2")?,
                 *get::<SetStream>(&library, "cublasSetStream_v2")?,
                 *get::<SetWorkspace>(&library, "cublasSetWorkspace_v2")?,
-                *get::<Gemm>(&library, "cublasGemmStridedBatchedEx")?,
+                *get::<Gemm>(&library, "cublasGemmEx")?,
+                *get::<GemmBatch>(&library, "cublasGemmStridedBatchedEx")?,
             )
         };
         let workspace = gpu.vault(WORKSPACE).map_err(|error| error.to_string())?;
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: the device's primary context is current; it writes one pointer.
         status("cublasCreate", unsafe { create(&raw mut handle) })?;
-        let loaded = Self { gpu: gpu.clone(), handle, gemm, destroy, workspace, _library: library, _parts: parts };
+        let loaded =
+            Self { gpu: gpu.clone(), handle, gemm, batch, destroy, workspace, _library: library, _parts: parts };
         loaded.gpu.make_current().map_err(|error| error.to_string())?;
         // SAFETY: handle and stream are alive.
         status("cublasSetStream", unsafe { set_stream(handle, gpu.stream()) })?;
@@ -205,37 +230,27 @@ impl Cublas {
         self.workspace.open()?;
         // cuBLAS counts by columns: to it a row-major matrix is its transpose, so it computes out^T = b^T a^T.
         let (trans, plain) = (1, 0);
+        let first = if gemms.trans_b { trans } else { plain };
+        let (rows, cols, terms, count) = (int(gemms.m)?, int(gemms.n)?, int(gemms.k)?, int(gemms.batch)?);
+        let (b_step, a_step, out_step) = (step(b.step)?, step(a.step)?, step(out.step)?);
+        let handle = self.handle;
         // SAFETY: the handle is open; addresses, steps and sizes describe matrices inside the device's memory (the callers'
         // promise, as for every launch: a wrong one faults there, not here); the scalars are read before the call returns.
         let result = unsafe {
-            (self.gemm)(
-                self.handle,
-                if gemms.trans_b { trans } else { plain },
-                plain,
-                int(gemms.n)?,
-                int(gemms.m)?,
-                int(gemms.k)?,
-                scalars[0],
-                b.at,
-                kind,
-                step(b.step)?,
-                b.next,
-                a.at,
-                kind,
-                step(a.step)?,
-                a.next,
-                scalars[1],
-                out.at,
-                kind,
-                step(out.step)?,
-                out.next,
-                int(gemms.batch)?,
-                compute,
-                -1,
-            )
+            if count == 1 {
+                (self.gemm)(
+                    handle, first, plain, cols, rows, terms, scalars[0], b.at, kind, b_step, a.at, kind, a_step,
+                    scalars[1], out.at, kind, out_step, compute, -1,
+                )
+            } else {
+                (self.batch)(
+                    handle, first, plain, cols, rows, terms, scalars[0], b.at, kind, b_step, b.next, a.at, kind,
+                    a_step, a.next, scalars[1], out.at, kind, out_step, out.next, count, compute, -1,
+                )
+            }
         };
         self.gpu.touched();
-        status("cublasGemmStridedBatchedEx", result).map_err(CudaError::Launch)
+        status("cublasGemmEx", result).map_err(CudaError::Launch)
     }
 }
 
