@@ -109,6 +109,7 @@ def compile_kernel(request, source, scratch):
         "shared": meta.shared,
         "num_warps": meta.num_warps,
         "global_scratch": getattr(meta, "global_scratch_size", 0),
+        "global_scratch_align": getattr(meta, "global_scratch_align", 1),
         "profile_scratch": getattr(meta, "profile_scratch_size", 0),
         "tensor_memory": getattr(meta, "tmem_size", 0) or 0,
     }
