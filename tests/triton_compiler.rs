@@ -186,6 +186,24 @@ fn a_machine_without_triton_is_told_so_in_a_sentence() {
     }
 }
 
+/// What a kernel takes to compile in a process that is warm: printed, because it is the machine's affair.
+#[test]
+fn seconds_of_a_warm_compilation_are_told() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), None) else { return };
+    compile(&compiler, COPY, GPUS[1], &[Dtype::F16]).unwrap();
+    let mut all = Vec::new();
+    for (name, text) in files("kernels/triton") {
+        let began = std::time::Instant::now();
+        let compiled = compile(&compiler, &text, GPUS[1], &[Dtype::F16]).unwrap();
+        let kernels = compiled.iter().map(|compiled| compiled.jit.len()).sum::<usize>();
+        all.push(began.elapsed().as_secs_f64() / kernels as f64);
+        eprintln!("{name}: {:.2} s a kernel", all[all.len() - 1]);
+    }
+    all.sort_by(f64::total_cmp);
+    eprintln!("warm compilation: median {:.2} s a kernel", all[all.len() / 2]);
+}
+
 #[test]
 fn descriptors_made_in_a_kernel_ask_for_memory_where_a_gpu_copies_by_them() {
     let cache = tempfile::tempdir().unwrap();
