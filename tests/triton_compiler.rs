@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use warpsmith::backend::BuildError;
-use warpsmith::backend::cuda::{Compiled, Compiler, Search, TritonFound};
-use warpsmith::kernel::{Facts, KernelFile, Resolution};
+use warpsmith::backend::cuda::{Compiled, Compiler, KernelImage, Search, TritonFound};
+use warpsmith::kernel::{Argument, Facts, KernelFile, Resolution};
 use warpsmith::op::{Dtype, Operation, Shape};
 use warpsmith::workspace::python;
 
@@ -184,4 +184,75 @@ fn a_machine_without_triton_is_told_so_in_a_sentence() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// What a kernel takes to compile in a process that is warm: printed, because it is the machine's affair.
+#[test]
+fn seconds_of_a_warm_compilation_are_told() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), None) else { return };
+    compile(&compiler, COPY, GPUS[1], &[Dtype::F16]).unwrap();
+    let mut all = Vec::new();
+    for (name, text) in files("kernels/triton") {
+        let began = std::time::Instant::now();
+        let compiled = compile(&compiler, &text, GPUS[1], &[Dtype::F16]).unwrap();
+        let kernels = compiled.iter().map(|compiled| compiled.jit.len()).sum::<usize>();
+        all.push(began.elapsed().as_secs_f64() / kernels as f64);
+        eprintln!("{name}: {:.2} s a kernel", all[all.len() - 1]);
+    }
+    all.sort_by(f64::total_cmp);
+    eprintln!("warm compilation: median {:.2} s a kernel", all[all.len() / 2]);
+}
+
+#[test]
+fn descriptors_made_in_a_kernel_ask_for_memory_where_a_gpu_copies_by_them() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path(), None) else { return };
+    let text = std::fs::read_to_string(root().join("tests/gpu/honest/triton_descriptors.py")).unwrap();
+    let (kernel, op) = (KernelFile::parse(&text).unwrap(), operation("matmul"));
+    for gpu in GPUS {
+        let facts = facts(gpu);
+        for (shape, launch) in [
+            (Shape::from([("M", 100), ("N", 72), ("K", 48)]), "by_descriptors"),
+            (Shape::from([("M", 100), ("N", 72), ("K", 48), ("batch", 3), ("trans_b", 1)]), "by_descriptors"),
+            (Shape::from([("M", 100), ("N", 71), ("K", 48)]), "by_pointers"),
+        ] {
+            for dtype in Dtype::ALL {
+                let resolution = at(&kernel, &op, &shape, dtype, &facts);
+                let never = AtomicBool::new(false);
+                let compiled = compiler
+                    .candidate(&op, &kernel, std::slice::from_ref(&resolution), gpu.0, &facts, &never)
+                    .unwrap_or_else(|error| panic!("{shape} {dtype} sm_{}: {error}", gpu.0))
+                    .remove(0);
+                let code = compiled.jit[launch].clone();
+                let by_copy_engine = launch == "by_descriptors" && gpu.0 == 90;
+                assert_eq!(code.scratch > 0, by_copy_engine, "{shape} {dtype} sm_{}: {code:?}", gpu.0);
+                assert_eq!(compiled.log.contains("bytes of device memory for each block"), by_copy_engine);
+                let planned = image(&op, &kernel, &resolution, &facts, compiled);
+                let shape = op.complete(&shape).unwrap();
+                let ints = op.ints(&shape).unwrap();
+                let args = planned.launches(&ints).unwrap().remove(0).args;
+                // Four tensors and three sizes, then the address of the memory that it asks for, then NULL.
+                let blocks = 2 * 2 * shape.get("batch").unwrap() as usize;
+                let (own, memory) = match by_copy_engine {
+                    true => (vec![blocks * code.scratch], Argument::Scratch(0)),
+                    false => (vec![], Argument::Constant(0)),
+                };
+                assert_eq!(planned.own_scratch(&ints), own);
+                assert_eq!(args.len(), 7 + code.hidden);
+                assert_eq!((&args[7], args.last()), (&memory, Some(&Argument::Constant(0))));
+            }
+        }
+    }
+}
+
+fn image(
+    op: &Operation,
+    kernel: &KernelFile,
+    resolution: &Resolution,
+    facts: &Facts,
+    compiled: Compiled,
+) -> KernelImage {
+    let (op, kernel, resolution) = (op.clone(), kernel.clone(), resolution.clone());
+    KernelImage { compiled, op, kernel, resolution, facts: facts.clone() }
 }

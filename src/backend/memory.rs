@@ -3,7 +3,7 @@
 use super::values::{decode_into, encode_one};
 use super::{Arena, Call, Exchange, Placing, Poison, Region, Span};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
-use crate::op::{Case, Distribution, Draw, DrawPlan, ElementType, OpError, Operation, Role, Stored, TensorSpec};
+use crate::op::{Case, Distribution, Draw, DrawPlan, Dtype, ElementType, OpError, Operation, Role, Stored, TensorSpec};
 use crate::rng::Stream;
 
 /// Why a case has no tensors.
@@ -16,6 +16,9 @@ pub enum MemoryError {
     #[error(transparent)]
     Op(#[from] OpError),
 }
+
+/// What a buffer is called that no front matter names.
+const OWN: &str = "the compiler's own memory";
 
 /// A scratch buffer as a kernel asks for it at a resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +41,18 @@ impl ScratchBuffer {
         specs
             .map(|(spec, &elements)| Self { name: spec.name.clone(), elements, dtype: spec.dtype, init: spec.init })
             .collect()
+    }
+
+    /// A buffer that a kernel's compiler asks for.
+    #[must_use]
+    pub fn own(bytes: usize) -> Self {
+        Self { name: OWN.into(), elements: bytes, dtype: ElementType::U8, init: ScratchInit::Poison }
+    }
+
+    /// Bytes of several buffers at a dtype; `None` beyond all numbers.
+    #[must_use]
+    pub fn bytes(all: &[Self], dtype: Dtype) -> Option<usize> {
+        all.iter().try_fold(0usize, |sum, one| sum.checked_add(one.elements.checked_mul(one.dtype.bytes(dtype))?))
     }
 }
 

@@ -288,6 +288,10 @@ pub trait Image: Clone + std::fmt::Debug {
     /// What the compiler remarked: data, cut and without paths of the machine. Resources of each kernel come first where the
     /// compiler reports them.
     fn log(&self) -> &str;
+    /// Bytes of each buffer that the compiler wants beside the file's scratch, behind which they come, for these values of the symbols.
+    fn own_scratch(&self, _ints: &[i64]) -> Vec<usize> {
+        Vec::new()
+    }
 }
 
 /// A stretch of memory that holds poison: random bits of which no element is a plausible result.

@@ -1,5 +1,7 @@
 //! How a run begins, whoever proposes.
 
+mod languages;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -14,7 +16,7 @@ use super::inductor;
 use super::options::{DeviceArgs, LoadArgs, PassArgs};
 use super::pytorch;
 use crate::agent::Choice;
-use crate::device::{DeviceCard, Opening};
+use crate::device::Opening;
 use crate::engine::files;
 use crate::engine::stop::Rules;
 use crate::engine::{Options, Pool, Rival, RunState, TargetState, check_names, plan, plan_compiled, several};
@@ -52,8 +54,9 @@ pub(super) struct RunArgs {
     #[arg(long, value_enum, value_name = "DTYPE", value_delimiter = ',')]
     dtypes: Vec<Dtype>,
     /// Begin with the kernels that are written in this language; of several (`cuda,triton`), with the first one's, against which the others'
-    /// are judged, and an agent may answer in any [default: cuda on a GPU, c on a processor]
-    #[arg(long, value_name = "LANGUAGE", value_delimiter = ',', value_parser = language_of)]
+    /// are judged, and an agent may answer in any [default: cuda on a GPU, and triton too where the workspace has a kernel of its own in
+    /// it; c on a processor]
+    #[arg(long, value_name = "LANGUAGE", value_delimiter = ',', value_parser = languages::language_of)]
     language: Vec<Language>,
     /// Leave these operations alone
     #[arg(long, value_name = "OP", value_delimiter = ',')]
@@ -72,9 +75,6 @@ pub(super) struct RunArgs {
     #[arg(skip)]
     pub(super) posed: Vec<Posed>,
 }
-
-/// Finds the kernel of an operation in a language, as a file's name and its text.
-type FindKernel<'a> = dyn Fn(&str, Language) -> Option<(String, String)> + 'a;
 
 /// A problem, and the kernel that its target starts from.
 #[derive(Debug, Clone)]
@@ -134,39 +134,6 @@ impl RunArgs {
         self.pass.dtype()
     }
 
-    /// The languages that kernels may be in on a kind of device: those that were asked for, in their order, else all.
-    pub(super) fn languages_of(&self, backend: &str) -> anyhow::Result<Vec<Language>> {
-        let there = Language::of_backend(backend);
-        if let Some(strange) = self.language.iter().find(|language| !there.contains(language)) {
-            bail!(
-                "--language {}: kernels there are in {}",
-                strange.name(),
-                there.iter().map(|language| language.name()).collect::<Vec<_>>().join(" or ")
-            );
-        }
-        Ok(if self.language.is_empty() { there } else { self.language.clone() })
-    }
-
-    /// The language of the kernels that a model's run begins with, on this device.
-    fn language_on(&self, device: &DeviceCard) -> anyhow::Result<Language> {
-        let languages = self.languages_of(&device.backend)?;
-        languages.first().copied().context("this build has no language for that device")
-    }
-
-    /// Where several languages were asked for, has each target be in any of them, and be held against the kernel that there is in another;
-    /// `find` gives that of an operation in a language.
-    fn rival(&self, state: &mut RunState, find: &FindKernel<'_>) {
-        if self.language.len() < 2 {
-            return;
-        }
-        for target in &mut state.targets {
-            target.languages.clone_from(&self.language);
-            let others = self.language.iter().filter(|language| Language::of_file(&target.file) != Some(**language));
-            let found = others.filter_map(|language| find(&target.op, *language));
-            target.rivals = found.map(|(file, text)| Rival { file, text }).collect();
-        }
-    }
-
     /// Refuses what means nothing for a kernel alone, or for a model.
     fn check(&self) -> anyhow::Result<()> {
         present(&self.model)?;
@@ -205,15 +172,6 @@ impl RunArgs {
             _ => Ok(()),
         }
     }
-}
-
-/// A language by its name on the command line.
-fn language_of(text: &str) -> Result<Language, String> {
-    let known = || Language::ALL.map(Language::name).join(", ");
-    Language::ALL
-        .into_iter()
-        .find(|language| language.name() == text)
-        .ok_or_else(|| format!("`{text}` is none of {}", known()))
 }
 
 /// A run as it is wanted.
@@ -302,8 +260,9 @@ async fn plan_kernel(wanted: &Wanted<'_>, workspace: &Workspace, options: Option
     (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
     let dtype = shapes.first().map_or(Dtype::F32, |wanted| wanted.dtype);
     let mut state = alone::begun(options, &kernel, shapes, &worker);
-    args.languages_of(&worker.device().backend)?;
-    args.rival(&mut state, &|op, language| files::kernel_in(Some(workspace), worker.device(), language, op, dtype));
+    args.rival(&mut state, &workspace.settings().run, wanted.tell, &|op, language| {
+        files::kernel_in(Some(workspace), worker.device(), language, op, dtype)
+    })?;
     args.narrow(&mut state, dtype)?;
     Ok((state, args.crew.pool(&workspace.settings().run, worker, kernel.device).await?))
 }
@@ -347,9 +306,9 @@ async fn plan_model(
     tell(&profile.table());
     let kernel = |op: &str| files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype);
     let mut state = plan(options, profile, worker.device(), worker.judge(), &kernel)?;
-    args.rival(&mut state, &|op, language| {
+    args.rival(&mut state, &settings.run, *tell, &|op, language| {
         files::kernel_in(Some(workspace), worker.device(), language, op, pass.dtype)
-    });
+    })?;
     args.narrow(&mut state, pass.dtype)?;
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))
 }
@@ -382,8 +341,9 @@ async fn plan_problems(
     (wanted.tell)(&format!("improving kernels for {} problems on {}", targets.len(), worker.device().name));
     let dtype = targets.first().and_then(|target| target.shapes.first()).map_or(Dtype::F32, |shape| shape.dtype);
     let mut state = several(options, targets, worker.device(), worker.judge());
-    args.languages_of(&worker.device().backend)?;
-    args.rival(&mut state, &|op, language| files::kernel_in(Some(workspace), worker.device(), language, op, dtype));
+    args.rival(&mut state, &workspace.settings().run, wanted.tell, &|op, language| {
+        files::kernel_in(Some(workspace), worker.device(), language, op, dtype)
+    })?;
     args.narrow(&mut state, dtype)?;
     let device = first.device;
     Ok((state, args.crew.pool(&workspace.settings().run, worker, device).await?))
@@ -436,12 +396,17 @@ async fn plan_pytorch(
         _ => BTreeMap::new(),
     };
     let mut state = plan_compiled(options, compiled, worker.device(), worker.judge(), &there)?;
-    args.rival(&mut state, &|op, language| pytorch::kernel(&BTreeMap::new(), workspace, &[language], op));
+    args.rival(&mut state, &settings.run, *tell, &|op, language| {
+        // Whoever named a folder said where to begin.
+        let named = args.language.is_empty() && own.contains_key(op);
+        if named { None } else { pytorch::kernel(&BTreeMap::new(), workspace, &[language], op) }
+    })?;
     for target in &mut state.targets {
         // Held against PyTorch, as whatever an agent writes there first; so that one that is refused is no more than that.
         if let Some(text) = written.get(&target.op) {
             let file = kernel_file(&target.op, Language::Triton.folder());
             target.rivals.push(Rival { file, text: text.clone() });
+            target.languages.clone_from(&languages);
         }
     }
     Ok((state, args.crew.pool(&settings.run, worker, choice.device).await?))

@@ -37,6 +37,11 @@ impl CrewArgs {
         DeviceArgs { device: self.devices.first().copied().or(device.device), ..device }
     }
 
+    /// Whether workers are started by commands, so that what is on this machine says nothing of theirs.
+    pub(super) fn is_elsewhere(&self, settings: &RunSettings) -> bool {
+        !self.worker.is_empty() || !settings.worker.0.is_empty()
+    }
+
     /// The commands: the command line's, else the settings', else this program.
     fn starters(&self, settings: &RunSettings) -> anyhow::Result<Vec<Starter>> {
         let commands = if self.worker.is_empty() { &settings.worker.0 } else { &self.worker };

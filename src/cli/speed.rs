@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::spinner::Spinner;
 use super::{bench, session};
 use crate::device::Opening;
-use crate::evaluation::{Evaluation, Verdict};
+use crate::evaluation::{Evaluation, Stage, Verdict};
 use crate::harness::{EvaluationTask, Precision, Progress};
-use crate::kernel::{KernelFile, set_tunables};
+use crate::kernel::{KernelFile, Language, set_tunables};
 use crate::rng::Stream;
 use crate::stats::median;
 use crate::worker::protocol::Ask;
@@ -29,6 +29,8 @@ struct Row {
     not_kept_s: Vec<f64>,
     /// The same for candidates that a run would keep.
     kept_s: Vec<f64>,
+    /// How much of either was spent waiting for the compiler.
+    compile_s: Vec<f64>,
     /// Candidates that ended earlier: refused, or wrong.
     refused: usize,
 }
@@ -87,6 +89,7 @@ async fn measure(
         cold_s: began.elapsed().as_secs_f64(),
         not_kept_s: Vec::new(),
         kept_s: Vec::new(),
+        compile_s: Vec::new(),
         refused: 0,
     };
     let Some(timing) = base.timing.filter(|_| base.verdict == Verdict::Base) else { return Ok(Err(base.verdict)) };
@@ -101,28 +104,36 @@ async fn measure(
             seed: Stream::new(seed, "speed").bits(number),
             ..start.clone()
         };
-        match judged(worker, task, &start, &mut show, cancel).await? {
-            Some((Verdict::Revert { .. }, took)) => row.not_kept_s.push(took),
-            Some((Verdict::Keep { .. }, took)) => row.kept_s.push(took),
-            _ => row.refused += 1,
+        let Some((found, took)) = judged(worker, task, &start, &mut show, cancel).await? else {
+            row.refused += 1;
+            continue;
+        };
+        match found.verdict {
+            Verdict::Revert { .. } => row.not_kept_s.push(took),
+            Verdict::Keep { .. } => row.kept_s.push(took),
+            _ => {
+                row.refused += 1;
+                continue;
+            }
         }
+        row.compile_s.extend(found.stage_s.get(&Stage::Compile));
     }
     Ok(Ok(row))
 }
 
-/// The verdict on a candidate and its seconds; none where it takes the worker down with it, twice.
+/// What was found of a candidate, and the seconds that took; none where it takes the worker down with it, twice.
 async fn judged(
     worker: &mut Client,
     task: EvaluationTask,
     start: &EvaluationTask,
     show: &mut (dyn FnMut(Progress) + Send),
     cancel: &CancellationToken,
-) -> anyhow::Result<Option<(Verdict, f64)>> {
+) -> anyhow::Result<Option<(Evaluation, f64)>> {
     for _ in 0..2 {
         let asked = Instant::now();
         let answer: Result<Evaluation, _> = worker.ask(Ask::Evaluate(Box::new(task.clone())), show, cancel).await;
         match answer {
-            Ok(evaluation) => return Ok(Some((evaluation.verdict, asked.elapsed().as_secs_f64()))),
+            Ok(evaluation) => return Ok(Some((evaluation, asked.elapsed().as_secs_f64()))),
             // It may be the one before that left a dying worker behind. The new one is as warm as one verdict makes it.
             Err(WorkerError::Died(_)) => {
                 worker.restart().await?;
@@ -136,7 +147,8 @@ async fn judged(
 
 /// The same kernel as a text that nobody has compiled before: what a cache remembers would flatter the figures.
 fn unseen(text: &str, seed: u64, number: u64) -> String {
-    format!("{text}\n/* speed {seed:016x} {number} */\n")
+    let language = KernelFile::parse(text).map_or(Language::C, |kernel| kernel.language);
+    format!("{text}\n{}", language.comment(&format!("speed {seed:016x} {number}")))
 }
 
 /// The kernel at the points next to its own, one tunable a step up or down, all tunables in turn; itself where it has none.
@@ -161,17 +173,20 @@ fn neighbours(text: &str) -> anyhow::Result<Vec<String>> {
 
 /// The table: columns that a script can split at blanks.
 fn lines(rows: &[Row]) -> String {
-    let mut text =
-        format!("{:<18} {:<8} {:>8} {:>8} {:>8}  candidates", "seconds/verdict", "backend", "not_kept", "kept", "cold");
+    let mut text = format!(
+        "{:<18} {:<8} {:>8} {:>8} {:>8} {:>8}  candidates",
+        "seconds/verdict", "backend", "not_kept", "kept", "cold", "compile"
+    );
     let middle = |times: &[f64]| median(times).map_or("-".to_owned(), |seconds| format!("{seconds:.2}"));
     for row in rows {
         text.push_str(&format!(
-            "\n{:<18} {:<8} {:>8} {:>8} {:>8.2}  {} not kept, {} kept, {} refused",
+            "\n{:<18} {:<8} {:>8} {:>8} {:>8.2} {:>8}  {} not kept, {} kept, {} refused",
             row.op,
             row.backend,
             middle(&row.not_kept_s),
             middle(&row.kept_s),
             row.cold_s,
+            middle(&row.compile_s),
             row.not_kept_s.len(),
             row.kept_s.len(),
             row.refused
@@ -212,6 +227,8 @@ mod tests {
         let (one, two) = (unseen(&kernel, 7, 1), unseen(&kernel, 7, 2));
         assert!(one != two && unseen(&kernel, 8, 1) != one);
         assert_eq!(KernelFile::parse(&one).unwrap().front, KernelFile::parse(&kernel).unwrap().front);
+        let triton = crate::workspace::embedded("kernels/triton/rmsnorm.py").unwrap();
+        assert!(unseen(triton, 7, 1).ends_with("\n# speed 0000000000000007 1\n"), "a comment of its own language");
     }
 
     #[test]
@@ -222,11 +239,12 @@ mod tests {
             cold_s: 2.345,
             not_kept_s: vec![1.0, 3.0, 1.5],
             kept_s: Vec::new(),
+            compile_s: vec![0.25],
             refused: 1,
         };
         let table = lines(&[row]);
         let fields: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(fields[..5], ["rmsnorm", "cpu", "1.50", "-", "2.35"]);
+        assert_eq!(fields[..6], ["rmsnorm", "cpu", "1.50", "-", "2.35", "0.25"]);
         assert!(table.ends_with("3 not kept, 0 kept, 1 refused"), "{table}");
     }
 }

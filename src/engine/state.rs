@@ -258,6 +258,26 @@ impl TargetState {
         }
     }
 
+    /// Why a text is no answer for this target: it is in a language that its kernel may not be in. What is no kernel file the judge refuses.
+    #[must_use]
+    pub fn refuses(&self, text: &str) -> Option<String> {
+        let language = KernelFile::parse(text).ok()?.language;
+        let own = Language::of_file(&self.file)?;
+        if own == language || self.languages.contains(&language) {
+            return None;
+        }
+        let others = self.languages.iter().filter(|it| **it != own);
+        let may: Vec<&str> = std::iter::once(&own).chain(others).map(|it| it.name()).collect();
+        Some(format!(
+            "it is in {}, and this run takes kernels for {} in {} only: write it in that, or begin a run with `--language {},{}`",
+            language.name(),
+            self.op,
+            may.join(" and "),
+            may.join(","),
+            language.name()
+        ))
+    }
+
     /// The files that its incumbents are and were.
     pub(super) fn files(&self) -> Vec<String> {
         self.left_files.iter().chain([&self.file]).cloned().collect()

@@ -234,6 +234,28 @@ pub struct Evaluation {
     pub build_log: String,
 }
 
+impl Evaluation {
+    /// Of a text that no judge was asked about: `why` it is no kernel there.
+    #[must_use]
+    pub fn unjudged(op: &str, backend: &str, why: String, seed: u64) -> Self {
+        Self {
+            op: op.to_owned(),
+            backend: backend.to_owned(),
+            verdict: Verdict::Error { stage: Stage::Compile, why },
+            cases: Vec::new(),
+            timing: None,
+            vs_user: None,
+            against: None,
+            baselines: Vec::new(),
+            seed,
+            wall_s: 0.0,
+            stage_s: BTreeMap::new(),
+            examination: None,
+            build_log: String::new(),
+        }
+    }
+}
+
 /// A way in which the user can have an operation computed today, and how long it takes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {

@@ -95,8 +95,9 @@ impl Maker<'_> {
         }
     }
 
-    /// Compiles a kernel as it was judged, and writes what runs of it.
-    pub(super) fn code(&self, making: &Making<'_>, files: &mut Files<'_>) -> Result<Code, ExportError> {
+    /// Compiles a kernel as it was judged, and writes what runs of it; with it, bytes of each buffer that its compiler asks for beside
+    /// the file's scratch.
+    pub(super) fn code(&self, making: &Making<'_>, files: &mut Files<'_>) -> Result<(Code, Vec<usize>), ExportError> {
         match self {
             Self::Cpu { compiler, .. } => {
                 let Making { op, file, resolution, .. } = *making;
@@ -104,7 +105,8 @@ impl Maker<'_> {
                     .compile(&Unit { op, kernel: file, resolution })
                     .map_err(|error| making.fails()(error.to_string()))?;
                 let bytes = std::fs::read(&image.path).map_err(ExportError::io(&image.path))?;
-                Ok(Code::Image { image: files.write(&format!("cpu/{}.so", sha256(&bytes)), &bytes)? })
+                let image = files.write(&format!("cpu/{}.so", sha256(&bytes)), &bytes)?;
+                Ok((Code::Image { image }, Vec::new()))
             }
             Self::Cuda { compiler, capability } => {
                 let Making { op, file, shape, resolution, facts, .. } = *making;
@@ -124,28 +126,23 @@ impl Maker<'_> {
                 let planned = image.launches(&ints).map_err(|error| making.fails()(error.to_string()))?;
                 let launch = |planned: PlannedLaunch| -> Result<Launch, ExportError> {
                     let missing = || making.fails()(format!("`{}` was not compiled", planned.kernel));
-                    let (cubin, function, hidden) = match image.compiled.jit.get(&planned.kernel) {
-                        Some(code) => (&code.cubin, code.lowered.clone(), code.hidden),
+                    let (cubin, function) = match image.compiled.jit.get(&planned.kernel) {
+                        Some(code) => (&code.cubin, code.lowered.clone()),
                         None => {
                             let lowered = image.compiled.names.get(&planned.kernel).ok_or_else(missing)?;
-                            (&image.compiled.cubin, lowered.clone(), 0)
+                            (&image.compiled.cubin, lowered.clone())
                         }
                     };
                     let cubin = files.write(&format!("cuda/{}.cubin", sha256(cubin)), cubin)?;
-                    let mut args = planned
-                        .args
-                        .iter()
-                        .map(|one| argument(one, &image, &ints, &floats))
-                        .collect::<Option<Vec<_>>>();
-                    if let Some(args) = &mut args {
-                        args.extend((0..hidden).map(|_| Argument::Buffer(None)));
-                    }
+                    let args = planned.args.iter().map(|one| argument(one, &image, &ints, &floats));
+                    let args = args.collect::<Option<Vec<_>>>();
                     let PlannedLaunch { grid, block, shared, cluster, cooperative, pdl, .. } = planned;
                     let args =
                         args.ok_or_else(|| making.fails()("its plan gives what the operation does not have".into()))?;
                     Ok(Launch { cubin, function, grid, block, shared, cluster, cooperative, pdl, args })
                 };
-                Ok(Code::Launches { launches: planned.into_iter().map(launch).collect::<Result<_, _>>()? })
+                let launches = planned.into_iter().map(launch).collect::<Result<_, _>>()?;
+                Ok((Code::Launches { launches }, image.own_scratch(&ints)))
             }
         }
     }

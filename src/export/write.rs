@@ -184,7 +184,7 @@ fn kernel(
     let shape = op.complete(&Shape::default())?;
     let resolution = file.resolve(&shape, dtype, wanted.facts).map_err(read)?;
     let made = Making { name, op: &op, file: &file, shape: &shape, resolution: &resolution, facts: wanted.facts };
-    let code = maker.code(&made, files)?;
+    let (code, own_scratch) = maker.code(&made, files)?;
     // What it must compute is Python as well, under the same name.
     let extension = match file.language {
         Language::Triton => "triton.py",
@@ -227,6 +227,7 @@ fn kernel(
                 bytes: elements * scratch.dtype.stored(dtype).bytes(),
                 zero: scratch.init != ScratchInit::Poison,
             })
+            .chain(own_scratch.into_iter().map(|bytes| Buffer { bytes, zero: false }))
             .collect(),
         code,
         source,

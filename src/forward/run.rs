@@ -80,8 +80,10 @@ impl<'b, B: Backend> Forward<'b, B> {
         let glue = glue::images(backend, graph)
             .map_err(|source| ForwardError::build("the forward pass's own code", source))?;
         let mut images = Vec::new();
-        for Resolved { units, .. } in &resolved {
-            images.push(units::compile(backend, units, cancelled)?);
+        for set in &mut resolved {
+            let made = units::compile(backend, &set.units, cancelled)?;
+            set.note_own_scratch(&made);
+            images.push(made);
         }
         let unit_sets: Vec<&[Unit<'_, B>]> = resolved.iter().map(|set| set.units.as_slice()).collect();
         let mut memory = place(backend, graph, &unit_sets)?;

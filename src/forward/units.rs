@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use super::ForwardError;
-use crate::backend::{Backend, BuildError, ScratchBuffer, Source};
+use crate::backend::{Backend, BuildError, Image, ScratchBuffer, Source};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
 use crate::model::{Graph, Node, Work};
 use crate::op::{ElementType, Operation, Shape};
@@ -32,6 +32,8 @@ pub(super) struct Unit<'a, B: Backend> {
     pub code: Code<'a, B>,
     /// The first site that calls it, for errors.
     pub site: &'a str,
+    /// Bytes of each buffer that its compiler asks for, at the most that one of its calls wants.
+    pub own_scratch: Vec<usize>,
 }
 
 /// What a unit is made of.
@@ -50,6 +52,7 @@ impl<B: Backend> Unit<'_, B> {
             Code::Kernel { kernel, resolution } => ScratchBuffer::of(kernel, resolution)
                 .into_iter()
                 .map(|buffer| (buffer.init, buffer.elements * buffer.dtype.bytes(resolution.dtype)))
+                .chain(self.own_scratch.iter().map(|bytes| (ScratchInit::Poison, *bytes)))
                 .collect(),
         }
     }
@@ -107,12 +110,27 @@ pub(super) fn resolve<'a, B: Backend>(
                         Code::Kernel { kernel, resolution }
                     }
                 };
-                place_of(&mut units, Unit { op, code, site: &node.site })
+                place_of(&mut units, Unit { op, code, site: &node.site, own_scratch: Vec::new() })
             }
         };
         calls.push(Some(bind(graph, node, op, shape, scalars, unit)?));
     }
     Ok(Resolved { units, calls })
+}
+
+impl<B: Backend> Resolved<'_, B> {
+    /// Notes what the compilers of the units ask for at the sizes of their calls; `images` has one for each unit.
+    pub fn note_own_scratch(&mut self, images: &[B::Image]) {
+        for call in self.calls.iter().flatten() {
+            let known = &mut self.units[call.unit].own_scratch;
+            for (at, bytes) in images[call.unit].own_scratch(&call.ints).into_iter().enumerate() {
+                match known.get_mut(at) {
+                    Some(known) => *known = bytes.max(*known),
+                    None => known.push(bytes),
+                }
+            }
+        }
+    }
 }
 
 /// The index of a unit among `units`, where it is added unless its like is there.

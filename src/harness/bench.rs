@@ -295,6 +295,17 @@ impl<B: Backend> Bench<'_, B> {
         builds.pop().ok_or_else(|| JudgeError::machine("build", "nothing was compiled").into())
     }
 
+    /// The same without those shapes at which its compiler asks for more memory than there is for a kernel.
+    pub(super) fn build_as_fits(
+        &self,
+        kernel: KernelFile,
+        shapes: &BTreeSet<(Shape, Dtype)>,
+    ) -> Result<Build<B>, Failure> {
+        let wanted = Wanted { as_fits: true, ..Wanted::new(kernel, shapes) };
+        let mut builds = self.build_all(vec![wanted], &mut |_| ())?;
+        builds.pop().ok_or_else(|| JudgeError::machine("build", "nothing was compiled").into())
+    }
+
     /// Compiles several kernel files at once, each for its shapes; `early` may be shown what is ready of the first.
     pub(super) fn build_all(
         &self,

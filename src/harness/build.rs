@@ -35,6 +35,7 @@ struct Plan {
     /// How many of these, the first, are wanted before the others.
     urgent: usize,
     by_shape: ByShape,
+    as_fits: bool,
 }
 
 /// A kernel file and what it is wanted for.
@@ -45,13 +46,15 @@ pub struct Wanted<'a> {
     pub shapes: &'a BTreeSet<(Shape, Dtype)>,
     /// Those of them that are wanted before the others.
     pub first: BTreeSet<(Shape, Dtype)>,
+    /// Whether those shapes are left out at which the compiler asks for too much memory, rather than the kernel refused.
+    pub as_fits: bool,
 }
 
 impl<'a> Wanted<'a> {
     /// Nothing is wanted before the rest.
     #[must_use]
     pub const fn new(kernel: KernelFile, shapes: &'a BTreeSet<(Shape, Dtype)>) -> Self {
-        Self { kernel, shapes, first: BTreeSet::new() }
+        Self { kernel, shapes, first: BTreeSet::new(), as_fits: false }
     }
 }
 
@@ -59,11 +62,20 @@ impl<'a> Wanted<'a> {
 pub struct Making<'a, B: Backend> {
     plan: &'a Plan,
     images: Vec<Option<B::Image>>,
+    /// The plan's, with what is known by now of what compilers ask for.
+    by_shape: ByShape,
 }
 
 impl<'a, B: Backend> Making<'a, B> {
     fn new(plan: &'a Plan) -> Self {
-        Self { plan, images: vec![None; plan.distinct.len()] }
+        Self { plan, images: vec![None; plan.distinct.len()], by_shape: plan.by_shape.clone() }
+    }
+
+    /// Takes an image in.
+    fn take(&mut self, op: &Operation, resolution: usize, image: B::Image) -> Result<(), Failure> {
+        add_own_scratch(op, &mut self.by_shape, resolution, &image);
+        self.images[resolution] = Some(image);
+        too_large(&self.by_shape).map_or(Ok(()), |(shape, dtype)| Err(too_much(shape, *dtype)))
     }
 
     /// How many of its sets of constants are compiled.
@@ -86,7 +98,7 @@ impl<'a, B: Backend> Making<'a, B> {
         let served = |(key, (index, scratch)): (&(Shape, Dtype), &(usize, Vec<ScratchBuffer>))| {
             places[*index].map(|place| (key.clone(), (place, scratch.clone())))
         };
-        let by_shape = self.plan.by_shape.iter().filter_map(served).collect();
+        let by_shape = self.by_shape.iter().filter_map(served).collect();
         Build { kernel: Some(self.plan.kernel.clone()), images, by_shape }
     }
 
@@ -95,7 +107,7 @@ impl<'a, B: Backend> Making<'a, B> {
     /// # Errors
     /// As [`Build::image`].
     pub fn scratch(&self, shape: &Shape, dtype: Dtype) -> Result<&[ScratchBuffer], JudgeError> {
-        look_up(&self.plan.by_shape, shape, dtype).map(|(_, scratch)| scratch)
+        look_up(&self.by_shape, shape, dtype).map(|(_, scratch)| scratch)
     }
 }
 
@@ -109,14 +121,13 @@ fn look_up<'a>(by_shape: &'a ByShape, shape: &Shape, dtype: Dtype) -> Result<(us
 impl Plan {
     /// The sets of constants that a kernel needs for what it is wanted for.
     fn new<B: Backend>(backend: &B, wanted: Wanted<'_>) -> Result<Self, Failure> {
-        let Wanted { kernel, shapes, first } = wanted;
+        let Wanted { kernel, shapes, first, as_fits } = wanted;
         let mut distinct: Vec<Resolution> = Vec::new();
         let (mut by_shape, mut urgent) = (BTreeMap::new(), 0);
         for (shape, dtype) in first.iter().chain(shapes.difference(&first)) {
             let resolution = kernel.resolve(shape, *dtype, &backend.card().facts).map_err(refuse)?;
             if scratch_bytes(&kernel, &resolution).is_none_or(|bytes| bytes > MAX_SCRATCH) {
-                let why = format!("at {shape} {dtype} its scratch is larger than {} MiB", MAX_SCRATCH >> 20);
-                return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
+                return Err(too_much(shape, *dtype));
             }
             let scratch = ScratchBuffer::of(&kernel, &resolution);
             // Scratch sizes differ by shape without changing the code.
@@ -137,7 +148,7 @@ impl Plan {
             );
             return Err(Failure::Verdict(Verdict::Error { stage: Stage::Compile, why }));
         }
-        Ok(Self { kernel, distinct, urgent, by_shape })
+        Ok(Self { kernel, distinct, urgent, by_shape, as_fits })
     }
 
     fn source(&self) -> Source<'_> {
@@ -166,15 +177,30 @@ impl<B: Backend> Build<B> {
             let Some(making) = &mut first else { return };
             let before = making.compiled();
             for (_, resolution, image) in images.into_iter().filter(|(file, ..)| *file == 0) {
-                making.images[resolution] = Some(image);
+                if making.take(op, resolution, image).is_err() {
+                    // It is told when everything is compiled, as whatever else does not compile.
+                    first = None;
+                    return;
+                }
             }
             if making.compiled() > before {
                 early(making);
             }
         };
         let images = backend.compile_in_turn(op, &files, cancelled, &mut ready)?;
-        let build = |(Plan { kernel, by_shape, .. }, images)| Self { kernel: Some(kernel), images, by_shape };
-        Ok(planned.into_iter().zip(images).map(build).collect())
+        let build = |(Plan { kernel, mut by_shape, as_fits, .. }, images): (Plan, Vec<B::Image>)| {
+            for (resolution, image) in images.iter().enumerate() {
+                add_own_scratch(op, &mut by_shape, resolution, image);
+            }
+            while let Some((shape, dtype)) = too_large(&by_shape).cloned() {
+                if !as_fits {
+                    return Err(too_much(&shape, dtype));
+                }
+                by_shape.remove(&(shape, dtype));
+            }
+            Ok(Self { kernel: Some(kernel), images, by_shape })
+        };
+        planned.into_iter().zip(images).map(build).collect()
     }
 
     /// What the user has today for these shapes where that is a library, with its name.
@@ -233,6 +259,28 @@ impl<B: Backend> Build<B> {
         }
         lines.join("\n")
     }
+}
+
+/// Adds what the compiler asks for at each shape that `image` serves, which is known only now.
+fn add_own_scratch(op: &Operation, by_shape: &mut ByShape, resolution: usize, image: &impl Image) {
+    for ((shape, _), (_, scratch)) in by_shape.iter_mut().filter(|(_, (index, _))| *index == resolution) {
+        // A shape without numbers has no plan, which its launch says.
+        let own = op.ints(shape).map(|ints| image.own_scratch(&ints)).unwrap_or_default();
+        scratch.extend(own.into_iter().map(ScratchBuffer::own));
+    }
+}
+
+/// The first of the shapes at which there is more scratch than there may be.
+fn too_large(by_shape: &ByShape) -> Option<&(Shape, Dtype)> {
+    let fits = |dtype, scratch: &[ScratchBuffer]| {
+        ScratchBuffer::bytes(scratch, dtype).is_some_and(|bytes| bytes <= MAX_SCRATCH)
+    };
+    by_shape.iter().find(|((_, dtype), (_, scratch))| !fits(*dtype, scratch)).map(|(key, _)| key)
+}
+
+fn too_much(shape: &Shape, dtype: Dtype) -> Failure {
+    let why = format!("at {shape} {dtype} its scratch is larger than {} MiB", MAX_SCRATCH >> 20);
+    Failure::Verdict(Verdict::Error { stage: Stage::Compile, why })
 }
 
 /// Bytes of all scratch buffers; `None` beyond all numbers.

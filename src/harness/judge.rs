@@ -169,7 +169,7 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
         plan(op, &target, &kernel.front.dtypes, task.seed, &bench.backend.case_limits()).map_err(JudgeError::from)?;
     let (timed, first) = (timed_shapes(&target), shapes_of(&planned, |stage| stage == Stage::Smoke));
     let shapes = shapes_of(&planned, |_| true).union(&timed).cloned().collect();
-    let mut wanted = vec![Wanted { kernel, shapes: &shapes, first }];
+    let mut wanted = vec![Wanted { first, ..Wanted::new(kernel, &shapes) }];
     if task.incumbent.is_none() {
         let count = if task.look { 1 } else { COPIES };
         wanted.extend(copies(&task.candidate, task.seed, count)?.into_iter().map(|copy| Wanted::new(copy, &timed)));

@@ -29,6 +29,8 @@ pub(super) struct Stages<'a, B: Backend> {
     largest: Option<Case>,
     seed: u64,
     arena: Option<B::Arena>,
+    /// Bytes of inputs and outputs that the arena is for.
+    reserved: (usize, usize),
     /// What was found, by stage and place in the plan.
     results: BTreeMap<(Stage, usize), CaseResult>,
     failure: Option<Failure>,
@@ -45,7 +47,7 @@ impl<'a, B: Backend> Stages<'a, B> {
     ) -> Result<Self, Failure> {
         let largest = most_work(bench.op(), target).map_err(JudgeError::from)?.map(timed_case);
         let (results, occupancy) = (BTreeMap::new(), Vec::new());
-        Ok(Self { bench, planned, largest, seed, arena: None, results, failure: None, occupancy })
+        Ok(Self { bench, planned, largest, seed, arena: None, reserved: (0, 0), results, failure: None, occupancy })
     }
 
     /// Judges what there is code for, in the order of the stages: one begins when all cases of those before have passed. A
@@ -78,21 +80,25 @@ impl<'a, B: Backend> Stages<'a, B> {
         (self.results.into_values().collect(), self.occupancy)
     }
 
-    /// Memory for the largest of all cases, `scratch` being what each wants.
+    /// Memory for the largest of all cases, `scratch` being what each wants: more than before, where a compiler has asked for some.
     fn reserve<'b>(
         &mut self,
         scratch: &dyn Fn(&Case) -> Result<&'b [ScratchBuffer], JudgeError>,
     ) -> Result<(), Failure> {
-        if self.arena.is_none() {
-            let cases = self.planned.iter().map(|planned| (&planned.case, 1));
-            let sizes = cases
-                .chain(self.largest.iter().map(|case| (case, PLACES)))
-                .map(|(case, copies)| {
-                    CaseMemory::footprint::<B::Arena>(self.bench.op(), case, scratch(case)?, copies, Placing::Packed)
-                        .map_err(JudgeError::from)
-                })
-                .collect::<Result<Vec<_>, JudgeError>>()?;
-            self.arena = Some(self.bench.arena(sizes, Placing::Packed)?);
+        let cases = self.planned.iter().map(|planned| (&planned.case, 1));
+        let sizes = cases
+            .chain(self.largest.iter().map(|case| (case, PLACES)))
+            .map(|(case, copies)| {
+                CaseMemory::footprint::<B::Arena>(self.bench.op(), case, scratch(case)?, copies, Placing::Packed)
+                    .map_err(JudgeError::from)
+            })
+            .collect::<Result<Vec<_>, JudgeError>>()?;
+        let (inputs, outputs) = sizes.into_iter().fold((0, 0), |(i, o), (a, b)| (i.max(a), o.max(b)));
+        if self.arena.is_none() || inputs > self.reserved.0 || outputs > self.reserved.1 {
+            // Both at once may be more than there is.
+            self.arena = None;
+            self.arena = Some(self.bench.arena([(inputs, outputs)], Placing::Packed)?);
+            self.reserved = (inputs, outputs);
         }
         Ok(())
     }

@@ -108,6 +108,15 @@ impl Language {
         }
     }
 
+    /// A line that says `words` and does nothing.
+    #[must_use]
+    pub fn comment(self, words: &str) -> String {
+        match self {
+            Self::C | Self::Cuda => format!("/* {words} */\n"),
+            Self::Triton => format!("# {words}\n"),
+        }
+    }
+
     /// What is appended to a text so that the kernel is another one at other addresses, which does the same.
     pub(super) fn padding(self, bytes: usize) -> String {
         match self {

@@ -61,7 +61,11 @@ fn warpsmith(place: &Place, arguments: &[&str]) -> Outcome {
 }
 
 fn run(place: &Place, more: &[&str]) -> Command {
-    let rules = ["--speedup", "100", "--roofline", "1000", "--seed", "1", "--language", "cuda,triton"];
+    of_any_language(place, &[&["--language", "cuda,triton"], more].concat())
+}
+
+fn of_any_language(place: &Place, more: &[&str]) -> Command {
+    let rules = ["--speedup", "100", "--roofline", "1000", "--seed", "1"];
     command(place, &[&["run", CUDA, "--agent", "replay", ".git/said.jsonl"], &rules[..], more].concat())
 }
 
@@ -136,4 +140,44 @@ fn a_language_that_the_device_or_the_file_does_not_have_is_refused() {
     assert!(said.contains("--language leaves out cuda"), "{said}");
     let said = warpsmith(&place, &["run", CUDA, "--language", "cuda,c"]).refusal();
     assert!(said.contains("--language c: kernels there are in cuda or triton"), "{said}");
+}
+
+#[test]
+fn what_was_applied_is_found_by_the_next_run_though_nobody_names_a_language() {
+    let place = place(("takes 40", "takes 20"), &[triton("takes 5")]);
+    outcome(run(&place, &[])).ok();
+    let first = place.only_run();
+    warpsmith(&place, &["apply", &first]).ok();
+    place.write(".git/said.jsonl", "");
+    let said = outcome(of_any_language(&place, &[])).ok();
+    let word =
+        "rmsnorm: there is a kernel in cuda and one in triton; both are judged, and the faster one is gone on from";
+    assert!(said.contains(word), "{said}");
+    // The second run: the kernel in CUDA, then the winner of the first.
+    assert_eq!(place.statuses()[3..], ["base", "keep"], "{said}");
+    // One language by its name is only that.
+    let said = outcome(of_any_language(&place, &["--language", "cuda"])).ok();
+    assert!(!said.contains("both are judged"), "{said}");
+    assert_eq!(place.statuses()[5..], ["base"]);
+}
+
+#[test]
+fn a_kernel_that_ships_is_nobodys_winner() {
+    let place = place(("takes 40", "takes 20"), &[]);
+    let shipped = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(TRITON);
+    place.write(TRITON, &std::fs::read_to_string(shipped).unwrap());
+    place.commit_all();
+    let said = outcome(of_any_language(&place, &[])).ok();
+    assert!(!said.contains("both are judged"), "{said}");
+    assert_eq!(place.statuses(), ["base"]);
+}
+
+#[test]
+fn an_answer_in_a_language_that_is_left_out_is_refused() {
+    let place = place(("takes 20", "takes 40"), &[triton("takes 5"), cuda("takes 3")]);
+    outcome(of_any_language(&place, &["--language", "cuda"])).ok();
+    assert_eq!(place.statuses(), ["base", "error", "keep"]);
+    assert!(place.read("results.tsv").contains("it is in triton, and this run takes kernels for rmsnorm in cuda only"));
+    assert_eq!(at_the_tip(&place), [CUDA, TRITON]);
+    assert!(place.read(TRITON).contains("takes 40"));
 }

@@ -10,7 +10,8 @@
 # right and no gain), `# shape:` and `# dtype:` where it is timed, `# examine: 10` (for so many seconds), `# against: FILE` (which it
 # must beat, so that what only a confirmation meets is met), `# alone: WHY` (not beside others). `# switch: NAME` names the defence without which it is accepted: the step
 # `switches` judges it by the binary WARPSMITH_WEAKENED (built with `--features weakened`) with WARPSMITH_WITHOUT=NAME.
-# SELFTEST_PAIRS (300), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. `seeds` judges under SEEDS seeds in the
+# SELFTEST_PAIRS (300), SELFTEST_TRITON_PAIRS (60), SEEDS (40) and MODEL (models/llama-7b) are for the steps of these names. Files in Triton
+# need a Python that has it (WARPSMITH_PYTHON); without one their rows are skipped. `seeds` judges under SEEDS seeds in the
 # first stage and under three in everything: each starter, each kernel of the device's folder and each honest one; its rows say how long
 # they took. SEED (1) is the first of its seeds. `mutants` judges MUTANTS (30) mutants of each starter (docs/mutation-testing.md).
 # LANES (1; mutants 12): so many files of a step are judged at once, where no time is measured; a quarter of them where each is examined in
@@ -51,8 +52,16 @@ row() {
 
 # each FUNCTION FILE...: calls it for each file, so many at once as there are lanes
 each() {
-    local function=$1 file count=0 lane alone=()
+    local function=$1 file count=0 lane alone=() files=()
     shift
+    for file; do
+        if [[ $file == *.py ]] && [ "$has_triton" = 0 ]; then
+            row "$function $(name "$file")" "a verdict" "no Python with triton" - skipped
+        else
+            files+=("$file")
+        fi
+    done
+    set -- "${files[@]}"
     if [ "$lanes" = 1 ]; then
         for file; do "$function" "$file"; done
         return
@@ -106,8 +115,11 @@ timed() {
 # field NAME FILE: the first string or number of this name in pretty-printed JSON
 field() { sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}$/\1/p" "$2" | head -n 1; }
 
-# name FILE: without folders and extension
-name() { local file=${1##*/}; echo "${file%.*}"; }
+# name FILE: without folders and extension; a Triton file of kernels/ has a CUDA twin of that name
+name() {
+    local file=${1##*/}
+    if [[ $1 == kernels/triton/* ]]; then echo "triton-${file%.*}"; else echo "${file%.*}"; fi
+}
 
 # expected FILE: the statuses in its first lines, as `reject|crash`
 expected() { sed -n 's/^# expect: *//p' "$1" | head -n 1; }
@@ -167,8 +179,7 @@ starters() {
 }
 
 starter() {
-    local label; label=$(name "$1"); if [[ $1 == *.py ]]; then label="triton $label"; fi
-    accepted "starter $label" "starter-${label// /-}" "$1"
+    accepted "starter $(name "$1")" "starter-$(name "$1")" "$1"
 }
 
 wrong() { each wrong_one tests/gpu/wrong/*.cu tests/gpu/wrong/*.py; }
@@ -192,7 +203,7 @@ wrong_one() {
 # No defence is decoration: without the one that a file names it is accepted.
 switches() {
     local files
-    mapfile -t files < <(grep -l '^# switch:' tests/gpu/wrong/*.cu)
+    mapfile -t files < <(grep -l '^# switch:' tests/gpu/wrong/*.cu tests/gpu/wrong/*.py)
     each switched_off "${files[@]}"
 }
 
@@ -249,7 +260,36 @@ speed() {
             row "verdict on $op, kept" "at most $limit s" "$kept s" - "$(verdict "$(at_most "$kept" "$limit")")"
         fi
         row "cold bench of $op" "at most 3.0 s" "$cold s" - "$(verdict "$(at_most "$cold" 3.0)")"
+        cuda_not_kept[$op]=$not_kept
     done <"$out/speed.out"
+    triton_speed
+}
+
+declare -A cuda_not_kept
+
+# plus A B: their sum, with two decimals
+plus() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a + b }'; }
+
+# A verdict on a file in Triton takes as long as one on its twin in CUDA, and what its compiler takes.
+triton_speed() {
+    local op backend not_kept kept cold compile rest limit files=(kernels/triton/*.py)
+    if [ ${#files[@]} = 0 ] || [ "$has_triton" = 0 ]; then
+        row "seconds per verdict, triton" "a table" "no Python with triton" - skipped
+        return
+    fi
+    bench 600 speed-triton --dtype f16 --speed=7 "${files[@]}"
+    if [ "$code" != 0 ]; then
+        row "seconds per verdict, triton" "a table" "$(seen speed-triton)" "$took" FAILED
+        return
+    fi
+    cat "$out/speed-triton.out"
+    while read -r op backend not_kept kept cold compile rest; do
+        if [ "$op" = seconds/verdict ] || [ -z "${cuda_not_kept[$op]:-}" ]; then continue; fi
+        # A tenth of a second is what one verdict differs from the next by.
+        limit=$(plus "$(plus "${cuda_not_kept[$op]}" "$compile")" 0.1)
+        row "verdict on triton $op, not kept" "at most $limit s" "$not_kept s, compile $compile s" - \
+            "$(verdict "$(at_most "$not_kept" "$limit")")"
+    done <"$out/speed-triton.out"
 }
 
 sanitizer() {
@@ -257,10 +297,11 @@ sanitizer() {
         row "sanitizer" "no errors" "no compute-sanitizer on PATH" - skipped
         return
     fi
-    each memcheck kernels/cuda/*.cu
+    local triton=(kernels/triton/*.py tests/gpu/honest/triton_descriptors.py)
+    each memcheck kernels/cuda/*.cu "${triton[@]}"
     race_is_seen
     # The starters are clean; the race of each of the others is seen.
-    each instruments kernels/cuda/*.cu tests/gpu/wrong/missing_barrier.cu tests/gpu/wrong/sums_twice_in_one_place.cu
+    each instruments kernels/cuda/*.cu "${triton[@]}" tests/gpu/wrong/missing_barrier.cu tests/gpu/wrong/sums_twice_in_one_place.cu
 }
 
 # Calls of the driver that are tried and refused (an option it does not have) are no fault of a kernel.
@@ -292,7 +333,7 @@ instruments() {
     # A line for each tool, such as `racecheck 8.1 s: clean`.
     words=$(grep '^racecheck ' "$out/$log.out" | cut -c 1-60)
     case $file in
-        kernels/*)
+        kernels/* | tests/gpu/honest/*)
             want="all clean"
             if [ "$code" = 0 ]; then good=1; fi
             ;;
@@ -315,21 +356,28 @@ race_is_seen() {
 
 # It moves 64 MiB: about 20 us where memory is fastest.
 selftest() {
-    local pairs=${SELFTEST_PAIRS:-300} kept naive
     if [ ! -f kernels/cuda/rmsnorm.cu ]; then
         row "self-test" "no false keep" "no kernels/cuda/rmsnorm.cu" - FAILED
         return
     fi
+    selftest_of kernels/cuda/rmsnorm.cu "${SELFTEST_PAIRS:-300}"
+    if [ "$has_triton" = 1 ]; then selftest_of kernels/triton/rmsnorm.py "${SELFTEST_TRITON_PAIRS:-60}"; fi
+}
+
+# selftest_of FILE PAIRS
+selftest_of() {
+    local file=$1 pairs=$2 log kept naive label
+    log=selftest-$(name "$file")
+    label="self-test of $(name "$file"), $pairs pairs"
     # Longer than any other step: a second or two a pair.
-    timed 1800 selftest "$warpsmith" bench --backend cuda --dtype f16 --shape rows=4096,cols=4096 --self-test "$pairs" \
-        --json kernels/cuda/rmsnorm.cu
-    kept=$(field false_keeps "$out/selftest.out")
-    naive=$(field naive_keeps "$out/selftest.out")
+    timed 1800 "$log" "$warpsmith" bench --backend cuda --dtype f16 --shape rows=4096,cols=4096 --self-test "$pairs" --json "$file"
+    kept=$(field false_keeps "$out/$log.out")
+    naive=$(field naive_keeps "$out/$log.out")
     if [ -z "$kept" ]; then
-        row "self-test, $pairs pairs" "no false keep" "$(seen selftest)" "$took" FAILED
+        row "$label" "no false keep" "$(seen "$log")" "$took" FAILED
         return
     fi
-    row "self-test, $pairs pairs" "no false keep" "$kept kept, naive rule $naive" "$took" \
+    row "$label" "no false keep" "$kept kept, naive rule $naive" "$took" \
         "$(verdict "$([ "$kept" = 0 ] && [ "$code" = 0 ] && echo 1)")"
 }
 
@@ -374,7 +422,7 @@ mutants() {
 # An honest kernel passes under any seed. The first sentence of each rejection is printed: with its seed it can be repeated.
 seeds() {
     local files file lanes=$lanes
-    for file in kernels/cuda/*.cu kernels/cuda/*/*.cu tests/gpu/honest/*.cu; do
+    for file in kernels/cuda/*.cu kernels/cuda/*/*.cu kernels/triton/*.py tests/gpu/honest/*; do
         if [[ $file =~ ${FILES:-.} ]]; then files+=("$file"); fi
     done
     # Stage 1 alone, which takes half a second; then three times all stages and an examination, whose largest tensors are the device's.
@@ -428,6 +476,8 @@ if [ "$code" != 0 ]; then
     fi
 fi
 cat "$out/doctor.out"
+has_triton=0
+if grep '^triton ' "$out/doctor.out" | grep -qv MISSING; then has_triton=1; fi
 row "doctor --recalibrate" "exit 0" "exit $code" "$took" "$(verdict "$([ "$code" = 0 ] && echo 1)")"
 
 for step in $steps; do "$step"; done

@@ -3,6 +3,8 @@
 
     python3 tests/gpu/table.py                       # the 17 rows of the README
     python3 tests/gpu/table.py --rows all            # and products with few rows, SwiGLU, attention and decode of a Llama
+    python3 tests/gpu/table.py --languages cuda,triton   # the starters in Triton beside them
+    python3 tests/gpu/table.py --starters --languages cuda,triton   # nothing but whether each starter is right in each type, and its time
     python3 tests/gpu/table.py --sweep sweeps.toml   # shapes by which others compare their kernels, with their times where the file has them
 
 Needs torch and triton; WARPSMITH names the binary (target/release/warpsmith). Ours is judged by `warpsmith bench --json`, and timed by the
@@ -11,6 +13,7 @@ eager (cuBLAS; attention by each of SDPA's backends), torch.compile and max-auto
 after the other. All are timed as the judge does: inputs are cold (copies that together are three times the L2 cache, or an L2 that was read
 through before), the time is the device's between two events, the median counts. Launches of less than 50 us are recorded, many over different
 copies, so that neither starting them nor the events count. `plain` reads and writes as many bytes and does nothing else.
+Kernels in Triton are not launched here: their times are the judge's, beside the judge's for CUDA.
 """
 
 import argparse
@@ -141,12 +144,14 @@ class Worker:
 
 # ---- ours
 
-def kernel_of(op):
+def kernel_of(op, language="cuda"):
+    if language == "triton":
+        return ROOT / f"kernels/triton/{op}.py"
     own = ROOT / f"kernels/cuda/nvidia-h200/{op}.cu"
     return own if own.exists() and not os.environ.get("WARPSMITH_PORTABLE") else ROOT / f"kernels/cuda/{op}.cu"
 
 
-def ours(rows, log):
+def ours(rows, log, language="cuda"):
     """Index of a row to (us, roofline's us, cuBLAS's us or None): one bench for each operation and type, all its shapes at once; what the
     judge compares with a library in the same blocks has one of its own."""
     groups, found = {}, {}
@@ -157,14 +162,14 @@ def ours(rows, log):
         alone = i if row["op"] in ("matmul", "fused_mlp") and (label, row) in README else None
         groups.setdefault((row["op"], row.get("dtype", "f16"), alone), []).append(i)
     for (op, dtype, _), members in groups.items():
-        command = [os.environ.get("WARPSMITH", "target/release/warpsmith"), "bench", str(kernel_of(op)), "--backend", "cuda", "--dtype", dtype, "--json"]
+        command = [os.environ.get("WARPSMITH", "target/release/warpsmith"), "bench", str(kernel_of(op, language)), "--backend", "cuda", "--dtype", dtype, "--json"]
         for i in members:
             command += ["--shape", ",".join(f"{name}={value}" for name, value in rows[i][1]["shape"].items())]
         try:
             told = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, timeout=240, env=around).stdout
             judged = json.loads(told)
             if judged["verdict"]["status"] != "base":
-                print(f"{op}: {judged['verdict']}", file=sys.stderr)
+                print(f"{op} in {language}: {judged['verdict']}", file=sys.stderr)
             shapes = judged["timing"]["shapes"]
             for i in members:
                 wanted = rows[i][1]["shape"]
@@ -174,8 +179,34 @@ def ours(rows, log):
                         library = shape["candidate_us"] * judged["vs_user"] if len(members) == 1 and op in ("matmul", "fused_mlp") else None
                         found[i] = (shape["candidate_us"], shape["roofline_us"], library)
         except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
-            print(f"{op}: {error!r}", file=sys.stderr)
+            print(f"{op} in {language}: {error!r}", file=sys.stderr)
     return found
+
+
+def starters(languages, log):
+    """Each starter in each type, as `bench` judges it at the operation's own shapes: its status, µs of its primary shape, share of the roofline."""
+    print(f"{versions()}\n\n| operation | language | f16 | bf16 | f32 |\n|---|---|---|---|---|")
+    wrong = 0
+    for op in sorted(path.stem for path in (ROOT / "kernels/triton").glob("*.py")):
+        for language in languages:
+            cells = []
+            for dtype in ("f16", "bf16", "f32"):
+                command = [os.environ.get("WARPSMITH", "target/release/warpsmith"), "bench", str(kernel_of(op, language)), "--backend", "cuda",
+                           "--dtype", dtype, "--json"]
+                try:
+                    judged = json.loads(subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, timeout=300).stdout)
+                    status = judged["verdict"]["status"]
+                    timing = judged["timing"] or dict(latency_us=None, roofline_pct=None)
+                    cells.append(f"correct, {timing['latency_us']:.1f} µs, {timing['roofline_pct']:.0f} %" if status == "base" else f"**{status}**")
+                    if status != "base":
+                        print(f"{op} {language} {dtype}: {judged['verdict']}", file=sys.stderr)
+                except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+                    cells.append("**no verdict**")
+                    print(f"{op} {language} {dtype}: {error!r}", file=sys.stderr)
+                wrong += not cells[-1].startswith("correct")
+            print(f"| {op} | {language} | " + " | ".join(cells) + " |", flush=True)
+    print(f"\n{wrong} not correct")
+    return 1 if wrong else 0
 
 
 def versions():
@@ -194,12 +225,16 @@ def main():
     parser.add_argument("--only", help="rows whose name contains this regular expression")
     parser.add_argument("--compile-seconds", type=float, default=150.0, help="what is not compiled by then is not compared with")
     parser.add_argument("--no-autotune", action="store_true")
+    parser.add_argument("--languages", default="cuda", type=lambda text: text.split(","), help="cuda, or cuda,triton")
+    parser.add_argument("--starters", action="store_true", help="nothing but whether each starter is right in each type")
     parser.add_argument("--unjudged", action="store_true", help="ours is launched and timed here, but not judged")
     parser.add_argument("--json", type=pathlib.Path, help="where all figures go")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.worker:
         return worker()
+    if told.starters:
+        return starters(told.languages, open(os.environ.get("TABLE_LOG", "/dev/null"), "a"))
     helion = {}
     if told.sweep:
         swept = list(sweep_rows(told.sweep))
@@ -233,13 +268,16 @@ def main():
         workers.append(again if again.is_ready(time.monotonic() + 60) else None)
 
     mine = {} if told.unjudged else ours(rows, log)
+    with_triton = "triton" in told.languages and not told.unjudged
+    triton = ours(rows, log, "triton") if with_triton else {}
     theirs = {}
     for made in filter(None, workers):
         theirs.update({label: answer for (label, _), answer in zip(made.rows, made.measured())})
 
     print(f"{versions()}\n")
-    print("| | ours, µs | PyTorch's best | by | faster | " + ("Helion | faster | " if helion else "") + "plain | of plain | judged, µs | of roofline | cuBLAS, judged |")
-    print("|---|---|---|---|---|---|---|---|---|---|" + ("---|---|" if helion else ""))
+    print("| | ours, µs | PyTorch's best | by | faster | " + ("Helion | faster | " if helion else "") + "plain | of plain | judged, µs | of roofline | cuBLAS, judged |"
+          + (" Triton, judged, µs | of roofline | of CUDA's |" if with_triton else ""))
+    print("|---|---|---|---|---|---|---|---|---|---|" + ("---|---|" if helion else "") + ("---|---|---|" if with_triton else ""))
     gains, figures = {}, []
     for i, (label, row) in enumerate(rows):
         judged, roof, library = mine.get(i, (None, None, None))
@@ -252,11 +290,15 @@ def main():
             cells += [f"{other:.1f}" if other else "", f"{other / us:.2f}×" if other and us else ""]
         cells += [f"{answer['plain']:.1f}" if answer["plain"] else "", f"{answer['plain'] / us:.2f}" if answer["plain"] and us else "",
                   f"{judged:.1f}" if judged else "", f"{roof / judged:.0%}" if judged else "", f"{library:.1f}" if library else ""]
+        theirs_us, theirs_roof, _ = triton.get(i, (None, None, None))
+        if with_triton:
+            cells += [f"{theirs_us:.1f}" if theirs_us else "?", f"{theirs_roof / theirs_us:.0%}" if theirs_us else "",
+                      f"{judged / theirs_us:.2f}" if judged and theirs_us else ""]
         print(f"| {label} | " + " | ".join(cells) + " |")
         rival = min([t for t in (best[1], helion.get(label)) if t], default=None)
         if us and rival:
             gains.setdefault(row["op"], []).append(rival / us)
-        figures.append(dict(row=label, **row, judged=judged, roofline=roof, judges_cublas=library, helion=helion.get(label), **answer))
+        figures.append(dict(row=label, **row, judged=judged, roofline=roof, judges_cublas=library, triton=theirs_us, helion=helion.get(label), **answer))
     print()
     for op, found in gains.items():
         ahead = sum(gain >= 1.0 for gain in found)

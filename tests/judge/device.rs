@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use warpsmith::backend::cpu::{self, Cpu};
 use warpsmith::backend::{
-    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, Lent, MemoryError,
-    Placing, Poison, Ready, Region, Source, Span, StartError, Step,
+    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, Image, Lent,
+    MemoryError, Placing, Poison, Ready, Region, Source, Span, StartError, Step,
 };
 use warpsmith::device::{Ceilings, DeviceCard};
 use warpsmith::evaluation::{ErrorStats, Evaluation, Stage, Verdict};
@@ -35,6 +35,24 @@ struct Knobs {
     in_turn: Cell<bool>,
     /// What had been compared when the last of them began.
     early: Cell<usize>,
+    /// Bytes that its compiler asks for, for each row.
+    own_of_a_row: Cell<usize>,
+}
+
+/// What the processor's compiler makes, which asks for memory of its own.
+#[derive(Clone, Debug)]
+struct Made {
+    inner: cpu::Image,
+    own_of_a_row: usize,
+}
+
+impl Image for Made {
+    fn log(&self) -> &str {
+        self.inner.log()
+    }
+    fn own_scratch(&self, ints: &[i64]) -> Vec<usize> {
+        (self.own_of_a_row > 0).then(|| self.own_of_a_row * ints[0] as usize).into_iter().collect()
+    }
 }
 
 struct Other {
@@ -118,8 +136,14 @@ impl Host for Runner {
     }
 }
 
+impl Other {
+    fn made(&self, inner: cpu::Image) -> Made {
+        Made { inner, own_of_a_row: self.knobs.own_of_a_row.get() }
+    }
+}
+
 impl Backend for Other {
-    type Image = cpu::Image;
+    type Image = Made;
     type Arena = Memory;
     type Host = Runner;
     type Oracle = cpu::Oracle;
@@ -141,16 +165,17 @@ impl Backend for Other {
         op: &Operation,
         files: &[Source<'_>],
         cancelled: &AtomicBool,
-    ) -> Result<Vec<Vec<cpu::Image>>, BuildError> {
-        self.cpu.compile(op, files, cancelled)
+    ) -> Result<Vec<Vec<Made>>, BuildError> {
+        let all = self.cpu.compile(op, files, cancelled)?;
+        Ok(all.into_iter().map(|of_file| of_file.into_iter().map(|image| self.made(image)).collect()).collect())
     }
     fn compile_in_turn(
         &self,
         op: &Operation,
         files: &[Source<'_>],
         cancelled: &AtomicBool,
-        ready: &mut dyn FnMut(Vec<Ready<cpu::Image>>),
-    ) -> Result<Vec<Vec<cpu::Image>>, BuildError> {
+        ready: &mut dyn FnMut(Vec<Ready<Made>>),
+    ) -> Result<Vec<Vec<Made>>, BuildError> {
         if self.knobs.in_turn.get() {
             let all = |(file, source): (usize, &Source<'_>)| (0..source.resolutions.len()).map(move |at| (file, at));
             let places = files.iter().enumerate().flat_map(all);
@@ -159,25 +184,26 @@ impl Backend for Other {
                 let Source { kernel, resolutions, .. } = files[file];
                 let mut image =
                     self.cpu.compile(op, &[Source::new(kernel, &resolutions[at..=at])], cancelled)?.concat();
-                ready(vec![(file, at, image.remove(0))]);
+                ready(vec![(file, at, self.made(image.remove(0)))]);
             }
         }
-        self.cpu.compile(op, files, cancelled)
+        self.compile(op, files, cancelled)
     }
-    fn glue(&self, step: Step, dtype: Dtype) -> Result<cpu::Image, BuildError> {
-        self.cpu.glue(step, dtype)
+    fn glue(&self, step: Step, dtype: Dtype) -> Result<Made, BuildError> {
+        self.cpu.glue(step, dtype).map(|image| self.made(image))
     }
-    fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(cpu::Image, &'static str)> {
+    fn library(&self, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<(Made, &'static str)> {
         let kernel = KernelFile::parse(self.knobs.library.as_ref()?).unwrap();
         let resolution = kernel.resolve(shape, dtype, &self.card().facts).unwrap();
         let mut images = self.cpu.compile(op, &[Source::new(&kernel, &[resolution])], &GO).unwrap().concat();
-        Some((images.remove(0), "a library"))
+        Some((self.made(images.remove(0)), "a library"))
     }
     fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Memory, MemoryError> {
         Ok(Memory { inner: self.cpu.arena(inputs, outputs, placing)?, knobs: self.knobs.clone() })
     }
-    fn host(&self, images: &[&cpu::Image], arena: &Memory, conditions: &Conditions) -> Result<Runner, StartError> {
-        self.cpu.host(images, &arena.inner, conditions).map(Runner)
+    fn host(&self, images: &[&Made], arena: &Memory, conditions: &Conditions) -> Result<Runner, StartError> {
+        let images: Vec<&cpu::Image> = images.iter().map(|image| &image.inner).collect();
+        self.cpu.host(&images, &arena.inner, conditions).map(Runner)
     }
     fn oracle(&self, op: &Operation) -> Result<cpu::Oracle, String> {
         self.cpu.oracle(op)
@@ -403,4 +429,26 @@ fn a_screen_ends_where_the_device_is_lost() {
     assert_eq!(judge.screen(&screen, watch).unwrap().len(), 2);
     knobs.lost.set(true);
     assert_eq!(judge.screen(&screen, watch).unwrap(), []);
+}
+
+#[test]
+fn memory_that_a_compiler_asks_for_is_placed_once_it_is_known_and_more_than_there_may_be_is_refused() {
+    let (mut judge, knobs, _) = judge(Knobs::default());
+    let plain = base(&mut judge, small("rmsnorm"));
+    knobs.own_of_a_row.set(4096);
+    for in_turn in [false, true] {
+        knobs.in_turn.set(in_turn);
+        let evaluation = base(&mut judge, small("rmsnorm"));
+        assert_eq!(evaluation.verdict, Verdict::Base);
+        assert_eq!(evaluation.cases.len(), plain.cases.len());
+    }
+    knobs.own_of_a_row.set(1 << 30);
+    for in_turn in [false, true] {
+        knobs.in_turn.set(in_turn);
+        let verdict = base(&mut judge, small("rmsnorm")).verdict;
+        assert!(
+            verdict.status() == "error" && verdict.why().contains("its scratch is larger than 512 MiB"),
+            "{verdict:?}"
+        );
+    }
 }

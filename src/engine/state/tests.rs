@@ -82,3 +82,32 @@ fn where_nothing_was_compared_with_the_users_the_times_are_as_measured() {
     target.learn(&found(kept(1.25), 790.0, None));
     near(target.best_us.unwrap(), 790.0);
 }
+
+#[test]
+fn an_answer_in_a_language_that_the_run_leaves_out_is_refused_in_a_sentence() {
+    let cuda = "/*---\nop = \"rmsnorm\"\ndtypes = [\"f32\"]\n[[launch]]\nkernel = \"k\"\ngrid = [\"1\"]\nblock = [\"1\"]\nargs = []\n---*/\n";
+    let triton = "\"\"\"\n---\nop = \"rmsnorm\"\ndtypes = [\"f32\"]\n[[launch]]\nkernel = \"k\"\ngrid = [\"1\"]\nargs = []\n---\n\"\"\"\n";
+    let target = |file: &str, languages: &[Language]| {
+        let mut target = TargetState::new("rmsnorm", file.into(), String::new(), Vec::new());
+        target.languages = languages.to_vec();
+        target
+    };
+    let (own, other) = ("kernels/cuda/rmsnorm.cu", "kernels/triton/rmsnorm.py");
+    for (file, languages, in_cuda, in_triton) in [
+        (own, &[][..], true, false),
+        (own, &[Language::Cuda], true, false),
+        (other, &[Language::Triton], false, true),
+        (other, &[Language::Cuda, Language::Triton], true, true),
+        // Where there was none in the language that was asked for, what is there is gone on from.
+        (own, &[Language::Triton], true, true),
+    ] {
+        let target = target(file, languages);
+        assert_eq!(target.refuses(cuda).is_none(), in_cuda, "{file} {languages:?}");
+        assert_eq!(target.refuses(triton).is_none(), in_triton, "{file} {languages:?}");
+        assert_eq!(target.refuses("no kernel file"), None);
+    }
+    assert_eq!(
+        target(own, &[]).refuses(triton).unwrap(),
+        "it is in triton, and this run takes kernels for rmsnorm in cuda only: write it in that, or begin a run with `--language cuda,triton`"
+    );
+}

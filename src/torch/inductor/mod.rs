@@ -85,7 +85,7 @@ pub fn start(
         match source.operation().map_err(|error| error.to_string()).and_then(servable) {
             Ok(op) => {
                 asked.push(serde_json::json!({
-                    "source": source.python, "file": format!("{}.py", source.name), "tensors": tensors(&op), "dtype": torch_name(*dtype),
+                    "source": source.python, "file": format!("{}.py", source.name), "tensors": tensors(&op), "scalars": scalars(&op), "dtype": torch_name(*dtype),
                 }));
                 ops.push((place, op, *dtype));
                 starts.push(Start::Nothing(String::new()));
@@ -117,7 +117,7 @@ pub fn start(
     Ok(starts)
 }
 
-/// An operation that has one set of sizes, and nothing but tensors: all else Inductor writes into its kernels.
+/// An operation that has one set of sizes, which Inductor writes into its kernels.
 fn servable(op: Operation) -> Result<Operation, String> {
     if op.python.is_empty() {
         return Err(format!("{} is not written in PyTorch", op.name));
@@ -128,13 +128,14 @@ fn servable(op: Operation) -> Result<Operation, String> {
             op.name
         ));
     }
-    if let Some(scalar) = op.scalars.first() {
-        return Err(format!(
-            "{} takes a number, `{}`, which Inductor would write into its kernels",
-            op.name, scalar.name
-        ));
-    }
     Ok(op)
+}
+
+/// Numbers that the operation takes beside its tensors: Inductor's kernels get them by value.
+fn scalars(op: &Operation) -> Vec<serde_json::Value> {
+    let values = op.scalars(&Shape::default()).unwrap_or_default();
+    let named = op.scalars.iter().zip(values);
+    named.map(|(scalar, value)| serde_json::json!({"name": scalar.name, "value": value})).collect()
 }
 
 fn tensors(op: &Operation) -> Vec<Tensor<'_>> {
@@ -167,12 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_with_numbers_of_its_own_has_no_kernel_of_inductors() {
+    fn an_operation_with_sizes_of_its_own_has_no_kernel_of_inductors_and_numbers_are_asked_about() {
         let scalar = "[[scalars]]\nname = \"s\"\nvalue = \"2\"\nothers = [\"1\"]\n";
+        let op = source(scalar, "[]").operation().unwrap();
+        assert_eq!(serde_json::to_value(scalars(&op)).unwrap(), serde_json::json!([{"name": "s", "value": 2.0}]));
         let none = Python::chosen(Some(std::path::Path::new("/no/such/python")));
         let asked = |source: &OpSource| start(&none, &[(source, Dtype::F32)], Gpu::Pretended(90), &mut |_| {});
-        let answers = asked(&source(scalar, "[]")).unwrap();
-        assert!(matches!(&answers[..], [Start::Nothing(why)] if why.contains("takes a number, `s`")), "{answers:?}");
+        let sized = source("", "[\"n\"]");
+        let sized = OpSource {
+            toml: sized.toml.replace("smoke = {}", "smoke = { n = 1 }").replace("[{}]", "[{ n = 1 }]"),
+            ..sized
+        };
+        let answers = asked(&sized).unwrap();
+        assert!(matches!(&answers[..], [Start::Nothing(why)] if why.contains("`n`")), "{answers:?}");
         assert!(asked(&source("", "[]")).unwrap_err().to_string().contains("cannot be started"));
     }
 

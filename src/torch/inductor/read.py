@@ -16,6 +16,13 @@ def numbers(node):
     return [value] if isinstance(value, int) else list(value)
 
 
+class Number:
+    """A number that a kernel takes by value, by the name that Inductor gives its tensor."""
+
+    def __init__(self, whose):
+        self.whose = whose
+
+
 def dotted(node):
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
@@ -93,7 +100,13 @@ class Plan:
         try:
             return ast.literal_eval(node)
         except ValueError:
-            return self.place(node)
+            return self.number(node) or self.place(node)
+
+    def number(self, node):
+        """The input of which a kernel is handed the one number that it holds; None where it is anything else."""
+        is_item = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "item" and not node.args
+        inside = node.func.value if is_item else None
+        return Number(inside.id) if isinstance(inside, ast.Name) and inside.id in self.inputs else None
 
     def place(self, node):
         """Whose memory something is, how many elements into it, and whether it is row-major there without gaps."""

@@ -71,9 +71,17 @@ def code_for(request, dtype):
     outputs = [one for one in request["tensors"] if one["role"] == "output"]
     given = [one for one in request["tensors"] if one["role"] == "input"]
     names = [one["name"] for one in given]
+    numbers_ = [one["name"] for one in request["scalars"]]
 
     def call(tensors):
-        made = unit_.call(list(zip(names, tensors)), {})
+        # A number is a tensor without dimensions on the processor: Inductor hands it to kernels by value.
+        named, free = list(zip(names, tensors)), dict(zip(numbers_, tensors[len(names):]))
+        try:
+            made = unit_.call(named, free)
+        except Exception as error:
+            if not free or type(error).__name__ not in ("TypeError", "DataDependentOutputException"):
+                raise
+            raise NoStart(f"it uses `{', '.join(free)}` where nothing but a number that is fixed will do: {first_line(error)}") from None
         if len(made) != len(outputs):
             raise NoStart(f"it gives {len(made)} tensors, and the operation has {len(outputs)} outputs")
         return [one.to(device=traced_on, dtype=type_of(form["dtype"], dtype)) for one, form in zip(made, outputs)]
@@ -83,8 +91,9 @@ def code_for(request, dtype):
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         # What user code makes anew is where its inputs are.
         with traced_on:
-            graph = traced(call, [torch.empty(shape, dtype=kind) for shape, kind in forms])
-        tensors = [torch.empty(shape, dtype=kind, device=device) for shape, kind in forms]
+            free = [torch.empty((), dtype=torch.float32, device="cpu") for _ in numbers_]
+            graph = traced(call, [torch.empty(shape, dtype=kind) for shape, kind in forms] + free)
+        tensors = [torch.empty(shape, dtype=kind, device=device) for shape, kind in forms] + free
         return code_of(moved(graph, traced_on, device), tensors), forms
 
 
@@ -102,11 +111,11 @@ def start(request):
     plan = Plan(code)
     if not plan.launches:
         raise NoStart("Inductor starts no kernel for it")
-    if len(plan.inputs) != len(forms):
+    if len(plan.inputs) != len(forms) + len(request["scalars"]):
         raise NoStart("Inductor's code takes other tensors than the operation has")
     kernels = {name: Kernel(name, plan.kernels[name]) for name, _ in plan.launches}
     own = memory_of(request, plan)
-    chosen = {} if request["pretend"] else chosen_by_inductor(code, forms, request["device"], kernels)
+    chosen = {} if request["pretend"] else chosen_by_inductor(code, forms, request, kernels)
     launches = [launched(kernels[name], arguments, own, dtype, plan) for name, arguments in plan.launches]
     for launch in launches:
         kernel = kernels[launch["kernel"]]
@@ -141,8 +150,8 @@ def read_as_a_kernel_file(reader, text):
 
 def memory_of(request, plan):
     """What the operation calls each piece of memory."""
-    given = [one["name"] for one in request["tensors"] if one["role"] == "input"]
-    taken = {one["name"] for one in request["tensors"]}
+    given = [one["name"] for one in request["tensors"] if one["role"] == "input"] + [one["name"] for one in request["scalars"]]
+    taken = {one["name"] for one in request["tensors"] + request["scalars"]}
     own = {name: {"name": given[place], "scratch": False} for name, place in plan.inputs.items()}
     outputs = [one for one in request["tensors"] if one["role"] == "output"]
     if len(plan.results) != len(outputs):
@@ -183,6 +192,10 @@ def launched(kernel, arguments, own, dtype, plan):
                 kernel.offsets.add(parameter)
                 offsets[parameter] = offset
             names.append(own[whose]["name"])
+        elif isinstance(argument, Number):
+            if kernel.signature.get(parameter) != "fp32":
+                raise NoStart(f"`{kernel.name}` takes `{parameter}` as another type than a number has")
+            names.append(own[argument.whose]["name"])
         elif isinstance(argument, int):
             if parameter.endswith("numel"):
                 sizes[parameter] = argument
@@ -211,15 +224,16 @@ def most(blocks):
     return {block: TRITON_MAX_BLOCK[block.removesuffix("BLOCK")] for block in blocks}
 
 
-def chosen_by_inductor(code, forms, device, kernels):
+def chosen_by_inductor(code, forms, request, kernels):
     """The configuration of each kernel that Inductor's own timing chooses on this device; empty where it cannot be asked."""
 
     from torch._inductor import config
     from torch._inductor.codecache import PyCodeCache
 
     try:
-        with torch.device(device):
+        with torch.device(request["device"]):
             tensors = [torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype) for shape, dtype in forms]
+        tensors += [torch.tensor(one["value"], dtype=torch.float32, device="cpu") for one in request["scalars"]]
         with torch.no_grad(), config.patch(compile_threads=1):
             module = PyCodeCache.load(code)
             module.call(tensors)

@@ -38,6 +38,8 @@ pub(super) struct JitRecord {
     pub(super) num_warps: u32,
     /// Parameters behind those of the plan.
     pub(super) hidden: usize,
+    /// Bytes of device memory that each of its blocks asks for.
+    pub(super) scratch: usize,
 }
 
 /// A folder of them.

@@ -280,7 +280,7 @@ fn arguments(
     let missing = || CudaError::Launch("a call with fewer arguments than its plan".into());
     let tensors = image.op.tensors.len();
     let at = |index: usize| pointers.get(index).copied().ok_or_else(missing);
-    let given = launch.args.iter().try_fold(Arguments::new(), |all, argument| {
+    launch.args.iter().try_fold(Arguments::new(), |all, argument| {
         Ok(match argument {
             Argument::Tensor(index) => all.pointer(at(*index)?.unwrap_or(0)),
             Argument::Scratch(index) => all.pointer(at(tensors + index)?.unwrap_or(0)),
@@ -297,9 +297,7 @@ fn arguments(
                 all.map(&gpu.tensor_map(&map_spec(map, address, image.resolution.dtype))?)
             }
         })
-    })?;
-    let hidden = image.compiled.jit.get(&launch.kernel).map_or(0, |code| code.hidden);
-    Ok((0..hidden).fold(given, |all, _| all.pointer(0)))
+    })
 }
 
 /// What the driver is told of a map over what begins at `address`, in a kernel for tensors of `dtype`.

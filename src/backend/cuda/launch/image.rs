@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::super::compile::Compiled;
 use super::super::judge::Library;
 use crate::backend::Step;
-use crate::kernel::{Facts, KernelError, KernelFile, PlannedLaunch, Resolution};
+use crate::kernel::{Argument, Facts, KernelError, KernelFile, PlannedLaunch, Resolution};
 use crate::op::Operation;
 
 /// Threads of a warp.
@@ -58,19 +58,39 @@ impl Image {
 }
 
 impl KernelImage {
-    /// What to start for these values of the operation's symbols, with what Triton's compiler decides filled in.
+    /// What to start for these values of the operation's symbols, with what Triton's compiler decides filled in: also the arguments
+    /// behind those of the file. Memory that a launch's code asks for is scratch, numbered behind the file's own.
     ///
     /// # Errors
     /// As [`KernelFile::launches`].
     pub fn launches(&self, ints: &[i64]) -> Result<Vec<PlannedLaunch>, KernelError> {
         let mut planned = self.kernel.launches(&self.op, ints, &self.resolution, &self.facts)?;
+        let mut own = self.kernel.front.scratch.len()..;
         for launch in &mut planned {
             if let Some(code) = self.compiled.jit.get(&launch.kernel) {
                 launch.shared = code.shared;
                 launch.block = [code.num_warps.saturating_mul(WARP), 1, 1];
+                let memory = if code.scratch > 0 { own.next().map(Argument::Scratch) } else { None };
+                let nulls = code.hidden.saturating_sub(usize::from(memory.is_some()));
+                launch.args.extend(memory.into_iter().chain((0..nulls).map(|_| Argument::Constant(0))));
             }
         }
         Ok(planned)
+    }
+
+    /// Bytes of memory that the code of each launch asks for which asks for some, in the order in which [`Self::launches`] counts them.
+    #[must_use]
+    pub fn own_scratch(&self, ints: &[i64]) -> Vec<usize> {
+        if self.compiled.jit.values().all(|code| code.scratch == 0) {
+            return Vec::new();
+        }
+        // Where there is no plan nothing is launched.
+        let planned = self.kernel.launches(&self.op, ints, &self.resolution, &self.facts).unwrap_or_default();
+        let bytes = |launch: &PlannedLaunch| {
+            let code = self.compiled.jit.get(&launch.kernel).filter(|code| code.scratch > 0)?;
+            Some(launch.grid.iter().fold(code.scratch, |all, blocks| all.saturating_mul(*blocks as usize)))
+        };
+        planned.iter().filter_map(bytes).collect()
     }
 }
 
@@ -79,6 +99,13 @@ impl crate::backend::Image for Image {
         match self {
             Self::Kernel(image) => &image.compiled.log,
             Self::Library(_) | Self::Glue(..) => "",
+        }
+    }
+
+    fn own_scratch(&self, ints: &[i64]) -> Vec<usize> {
+        match self {
+            Self::Kernel(image) => image.own_scratch(ints),
+            Self::Library(_) | Self::Glue(..) => Vec::new(),
         }
     }
 }

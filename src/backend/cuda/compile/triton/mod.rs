@@ -29,10 +29,16 @@ use crate::op::{Operation, Stored};
 use crate::workspace::python;
 
 /// Raised whenever a check changes, so that nothing is taken that an older program let pass.
-const GENERATION: u32 = 1;
+const GENERATION: u32 = 2;
 
 /// Pointers that Triton appends to a kernel's parameters: memory for itself, and for its profiler.
 const MOST_HIDDEN: usize = 2;
+
+/// What every scratch buffer is aligned to, bytes.
+const ALIGNMENT: u64 = 256;
+
+/// What one block may ask for in device memory, bytes: some hundred tensor descriptors.
+const MOST_SCRATCH: u64 = 16 << 10;
 
 /// A launch to compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,16 +64,18 @@ pub struct JitCode {
     pub shared: u32,
     /// Warps of a block, those included that the compiler has added.
     pub num_warps: u32,
-    /// Parameters behind those of the plan, all of them NULL.
+    /// Parameters behind those of the plan: the address of its memory where it asks for some, all others NULL.
     pub hidden: usize,
+    /// Bytes of device memory that each of its blocks asks for, as tensor descriptors made in a kernel do.
+    pub scratch: usize,
 }
 
 impl std::fmt::Debug for JitCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { cubin, lowered, shared, num_warps, hidden } = self;
+        let Self { cubin, lowered, shared, num_warps, hidden, scratch } = self;
         let mut text = f.debug_struct("JitCode");
         text.field("cubin", &cubin.len()).field("lowered", lowered).field("shared", shared);
-        text.field("num_warps", num_warps).field("hidden", hidden).finish()
+        text.field("num_warps", num_warps).field("hidden", hidden).field("scratch", scratch).finish()
     }
 }
 
@@ -98,6 +106,8 @@ pub(super) struct Answer {
     num_warps: u32,
     #[serde(default)]
     global_scratch: u64,
+    #[serde(default)]
+    global_scratch_align: u64,
     #[serde(default)]
     profile_scratch: u64,
     #[serde(default)]
@@ -213,8 +223,8 @@ impl JitUnit {
 }
 
 fn code(jit: JitRecord, cubin: Vec<u8>) -> JitCode {
-    let JitRecord { lowered, shared, num_warps, hidden } = jit;
-    JitCode { cubin: cubin.into(), lowered, shared, num_warps, hidden }
+    let JitRecord { lowered, shared, num_warps, hidden, scratch } = jit;
+    JitCode { cubin: cubin.into(), lowered, shared, num_warps, hidden, scratch }
 }
 
 fn key(unit: &JitUnit, question: &Question<'_>, found: &Found) -> String {
@@ -249,17 +259,23 @@ fn accept(unit: &JitUnit, found: &Found, answer: &Answer, bytes: &[u8]) -> Resul
         return Err(BuildError::Machine("the Python that compiles gave no cubin".into()));
     }
     let refused = |what: String| BuildError::Kernel(format!("`{name}`: the compiled kernel is refused: {what}"));
-    if answer.global_scratch > 0 || answer.profile_scratch > 0 {
-        return Err(refused(
-            "it asks for device memory of its own, as tensor descriptors made in a kernel do; load through pointers and masks".into(),
-        ));
+    if answer.profile_scratch > 0 {
+        return Err(refused("it writes down what a profiler wants to know, and none listens".into()));
+    }
+    let (scratch, align) = (answer.global_scratch, answer.global_scratch_align);
+    if scratch > MOST_SCRATCH || (scratch > 0 && (align == 0 || !ALIGNMENT.is_multiple_of(align))) {
+        return Err(refused(format!(
+            "each of its blocks asks for {scratch} bytes of device memory, aligned to {align}; there are at most {MOST_SCRATCH}, \
+             aligned to {ALIGNMENT}"
+        )));
     }
     let (cubin, ptx) = bytes.split_at(answer.cubin);
     let text = String::from_utf8_lossy(ptx);
     let places = unit.arguments.iter().enumerate();
     let numbers = places.filter(|(_, told)| !matches!(told, JitArgument::Pointer(_))).map(|(place, _)| place);
-    // What Triton appends is NULL wherever it is launched, and no address of the judge's.
-    let hidden = unit.arguments.len()..unit.arguments.len() + MOST_HIDDEN;
+    // What Triton appends is NULL wherever it is launched, and no address of the judge's, but the first where it asks for memory.
+    let first = unit.arguments.len() + usize::from(scratch > 0);
+    let hidden = first..unit.arguments.len() + MOST_HIDDEN;
     let numbers: BTreeSet<usize> = numbers.chain(hidden).collect();
     let reading = ptx::read(&text, &BTreeMap::from([(answer.name.clone(), numbers)])).map_err(refused)?;
     cubin::check(cubin, &reading.tables).map_err(refused)?;
@@ -270,22 +286,32 @@ fn accept(unit: &JitUnit, found: &Found, answer: &Answer, bytes: &[u8]) -> Resul
             unit.arguments.len()
         ))
     })?;
+    if scratch > 0 && hidden == 0 {
+        return Err(BuildError::Machine("this Triton asks for device memory and takes no address of it".into()));
+    }
     let mut resources = resources;
     for resources in &mut resources {
         if resources.kernel == answer.name {
             resources.kernel.clone_from(name);
         }
     }
-    let jit = JitRecord { lowered: answer.name.clone(), shared: answer.shared, num_warps: answer.num_warps, hidden };
-    let shared = match answer.shared {
-        0 => String::new(),
-        bytes => format!("{name}: {bytes} bytes of shared memory\n"),
+    let jit = JitRecord {
+        lowered: answer.name.clone(),
+        shared: answer.shared,
+        num_warps: answer.num_warps,
+        hidden,
+        scratch: scratch as usize,
     };
+    let told = |bytes: u64, of: &str| match bytes {
+        0 => String::new(),
+        bytes => format!("{name}: {bytes} bytes of {of}\n"),
+    };
+    let memory = told(answer.shared.into(), "shared memory") + &told(scratch, "device memory for each block");
     let record = Record {
         names: vec![answer.name.clone()],
         resources,
         waits: BTreeMap::new(),
-        log: shared + &clean(&words, &folders),
+        log: memory + &clean(&words, &folders),
         hash: blake3::hash(cubin).to_hex().to_string(),
         jit: Some(jit.clone()),
     };
