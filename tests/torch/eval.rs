@@ -10,7 +10,7 @@ use super::{service, text, warpsmith};
 /// Problem, sample, right by the benchmark's protocol, right by the strict judge, and what is said of it.
 type Expected = (u32, u32, bool, bool, &'static str);
 
-const HONEST: [Expected; 10] = [
+const HONEST: [Expected; 11] = [
     (1, 0, true, true, ""),
     (1, 1, true, true, ""),
     (2, 0, true, true, ""),
@@ -23,6 +23,8 @@ const HONEST: [Expected; 10] = [
     (5, 0, false, true, "the benchmark's protocol refuses it"),
     // And integers of fifty bits, of which it loses most.
     (6, 0, false, true, "the benchmark's protocol refuses it"),
+    // Its compiler sees integers only after the protocol, and asks other programs in every process.
+    (6, 1, true, true, ""),
 ];
 
 /// What an element that is wrong looks like depends on the kind of the call, which is drawn: far off, or NaN where it should not be.
@@ -61,8 +63,8 @@ const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torch/modelnew")
 fn an_honest_sample_is_right_and_a_dishonest_one_is_found_out() {
     let Some(_turn) = service() else { return };
     let folder = tempfile::tempdir().unwrap();
-    // A sample that is right, one whose result is remembered: what only the strict column knows.
-    judged(folder.path(), &[HONEST[3], DISHONEST[3]]);
+    // A sample that is right, one that compiles in the strict judge what it did not before, one whose result is remembered: what only the strict column knows.
+    judged(folder.path(), &[HONEST[3], HONEST[10], DISHONEST[3]]);
 }
 
 #[test]

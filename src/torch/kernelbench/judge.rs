@@ -231,6 +231,11 @@ impl Judge {
         self.ask::<Answer>(&question).map(|answer| answer.guesses)
     }
 
+    /// The least of a few [`Judge::idle`]: what is usual while nobody else works.
+    pub(super) fn quiet(&mut self) -> Result<f64, Silence> {
+        (0..4).try_fold(f64::MAX, |least, _| Ok(least.min(self.idle()?)))
+    }
+
     /// Milliseconds of work on the device that is always the same; zero without a GPU.
     pub(super) fn idle(&mut self) -> Result<f64, Silence> {
         self.ask::<Value>(&json!({"ask": "idle"})).map(|answer| answer["ms"].as_f64().unwrap_or(f64::MAX))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::busy::Busy;
 use super::confine::children;
 use super::judge::{Judge, Layout, Memory};
 use super::link::{Link, Silence};
@@ -21,9 +22,6 @@ const DRAWS: [(usize, usize); 3] = [(1 << 12, 16), (1 << 20, 4), (usize::MAX, 2)
 
 /// One call may take so long.
 const CALL: Duration = Duration::from_secs(60);
-
-/// The device takes so many times as long for the same work when somebody else works on it.
-const BUSY: f64 = 1.5;
 
 /// Ordinary inputs, as `get_inputs` draws them.
 const ORDINARY: &str = "ordinary";
@@ -43,11 +41,18 @@ pub(super) struct Measures {
     pub layout: Layout,
     pub memory: Memory,
     pub idle: Idle,
-    /// ms of the device's fixed work while nobody else works.
-    quiet: f64,
     slots: usize,
     results: Vec<Output>,
     yards: HashMap<String, Yard>,
+}
+
+/// What came of a sample that is not wrong.
+#[derive(Debug)]
+pub(super) enum Examined {
+    /// It is right.
+    Right(Right),
+    /// After so many calls the device was at work while it stood still. Whose work that is shows when it has ended.
+    Busy(Busy, u32),
 }
 
 /// A sample that is right.
@@ -76,12 +81,8 @@ impl Measures {
     /// Of a problem; the sentence is why it cannot be judged.
     pub(super) fn new(judge: &mut Judge, layout: Layout, idle: Idle, slots: usize) -> Result<Self, Refused> {
         let memory = judge.memory("candidate", &layout, slots)?;
-        let mut quiet = f64::MAX;
-        for _ in 0..4 {
-            quiet = quiet.min(judge.idle()?);
-        }
         let results = layout.results();
-        let mut it = Self { layout, memory, idle, quiet, slots, results, yards: HashMap::new() };
+        let mut it = Self { layout, memory, idle, slots, results, yards: HashMap::new() };
         if let Some(why) = it.yard(judge, ORDINARY)?.useless.clone() {
             return Err(Refused::Sample(format!("the problem tests nothing: {why}"), 0));
         }
@@ -141,8 +142,10 @@ impl Measures {
         link: &mut Link,
         load: &Value,
         (calls, limit): (usize, Duration),
-    ) -> Result<Right, Refused> {
+    ) -> Result<Examined, Refused> {
         let fault = |silence: Silence, done: u32| Refused::Sample(silence.words("it"), done);
+        // Its process is there, and nothing of its text has run: a clock that has slowed down since the problem came is not its doing.
+        let quiet = judge.quiet()?;
         let _: Value =
             link.ask(&self.layout.told(&self.memory), &self.memory.files(), limit).map_err(|it| fault(it, 0))?;
         let _: Value = link.ask(load, &[], limit).map_err(|it| fault(it, 0))?;
@@ -153,8 +156,14 @@ impl Measures {
                 continue;
             }
             let slot = (round % self.slots) * self.layout.bytes;
+            // Before, so that nothing waits on the device for these inputs; and after, so that nothing has begun with them.
+            if let Some(busy) = Busy::seen(judge, quiet)? {
+                return Ok(Examined::Busy(busy, done));
+            }
             judge.fill(&self.memory, slot, kind, Some(secret_seed() >> 2))?;
-            self.nobody_works(judge, done)?;
+            if let Some(busy) = Busy::seen(judge, quiet)? {
+                return Ok(Examined::Busy(busy, done));
+            }
             let took = timed(link, judge, &self.memory, ("candidate", slot), CALL);
             let took = took.map_err(|it| fault(it, done))?;
             done += 1;
@@ -170,28 +179,7 @@ impl Measures {
             return Err(Refused::Sample("it started another process".into(), done));
         }
         let net = self.idle.off(&times.split_off(WARM.min(times.len())), &judge.hello.hardware);
-        Ok(Right { net, calls: done })
-    }
-
-    /// Refuses a candidate whose work goes on while it stands still.
-    fn nobody_works(&self, judge: &mut Judge, done: u32) -> Result<(), Refused> {
-        if !judge.on_gpu() {
-            return Ok(());
-        }
-        let mut least = f64::MAX;
-        for _ in 0..3 {
-            least = least.min(judge.idle()?);
-            if least <= BUSY * self.quiet {
-                return Ok(());
-            }
-        }
-        Err(Refused::Sample(
-            format!(
-                "the device was at work while the candidate stood still: {least:.2} ms where {:.2} are usual",
-                self.quiet
-            ),
-            done,
-        ))
+        Ok(Examined::Right(Right { net, calls: done }))
     }
 
     fn wrong(&self, kind: &str, checked: &super::judge::Checked) -> Option<String> {
