@@ -12,6 +12,7 @@ use super::crew::CrewArgs;
 use super::device::{self, Device};
 use super::inductor;
 use super::options::{DeviceArgs, LoadArgs, PassArgs};
+use super::problem::WorkloadArgs;
 use super::pytorch;
 use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
@@ -30,9 +31,12 @@ use crate::workspace::{RunSettings, Workspace};
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has
-    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or a PyTorch problem file
+    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or a PyTorch problem file, or a definition in
+    /// FlashInfer-Bench's JSON
     #[arg(value_name = "MODEL_DIR|KERNEL_FILE")]
     pub(super) model: PathBuf,
+    #[command(flatten)]
+    pub(super) workloads: WorkloadArgs,
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
@@ -100,6 +104,13 @@ impl RunArgs {
     /// Whether an earlier run is gone on with.
     pub(super) const fn resumes(&self) -> bool {
         self.resume.is_some()
+    }
+
+    /// Has a kernel timed at these shapes, unless others are named or an earlier run has its own.
+    pub(super) fn time_at(&mut self, shapes: &[Shape]) {
+        if self.shape.is_empty() && !self.resumes() {
+            self.shape = shapes.to_vec();
+        }
     }
 
     /// Whether a kernel file is improved, outside of any model.
