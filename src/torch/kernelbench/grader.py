@@ -85,6 +85,8 @@ class Grader:
 
     def problem(self, request, files):
         """Reads a problem: its arguments, its results, and where they lie in a slot."""
+        from torch.utils.flop_counter import FlopCounterMode
+
         self.arenas, self.masters, self.taken = {}, None, None
         self.module = module_of(request["source"], request["file"])
         arguments = initial(self.module, request["seed"])
@@ -98,7 +100,8 @@ class Grader:
             before = [one.clone() if isinstance(one, torch.Tensor) else one for one in given]
             made = self.eager(given)
             settle()
-            with watching():
+            counter = FlopCounterMode(display=False)
+            with watching(), counter:
                 self.exact(before)
         self.writes = [
             not self.same(one, other) for one, other in zip(given, before) if isinstance(one, torch.Tensor)
@@ -127,6 +130,7 @@ class Grader:
         return {
             "inputs": self.inputs, "outputs": self.outputs, "pattern": pattern, "bytes": end, "kinds": kinds if usable else [],
             "terms": max((one.numel() for one in inputs), default=1), "structured": sorted(set(log)),
+            "products": counter.get_total_flops() > 0,
         }
 
     def draw(self, seed):
@@ -288,10 +292,12 @@ def parts_of(made, right, form):
     found = measure(y, r, form)
     parts = dict(zip(("tensor", "row", "element", "bias"), doubles(found["parts"])))
     got, want = doubles(found["values"])
-    return {**parts, "misplaced": found["misplaced"], "relative": doubles(found["rms"])[0], "at": found["at"], "got": got, "want": want}
+    counts = {name: found[name] for name in ("misplaced", "lost", "strayed")}
+    return {**parts, **counts, "relative": doubles(found["rms"])[0], "at": found["at"], "got": got, "want": want}
 
 
-BLANK = {"tensor": 0.0, "row": 0.0, "element": 0.0, "bias": 0.0, "misplaced": 0, "relative": 0.0, "at": 0, "got": 0.0, "want": 0.0}
+BLANK = {"tensor": 0.0, "row": 0.0, "element": 0.0, "bias": 0.0, "misplaced": 0, "lost": 0, "strayed": 0}
+BLANK |= {"relative": 0.0, "at": 0, "got": 0.0, "want": 0.0}
 
 
 def bounded(value):

@@ -9,13 +9,14 @@ use serde_json::Value;
 
 use super::busy::Busy;
 use super::confine::children;
-use super::judge::{Judge, Layout, Memory};
+use super::judge::{Compared, Judge, Layout, Memory};
 use super::link::{Link, Silence};
 use super::pace::{Idle, Net};
 use super::twin::{WARM, timed};
 use super::verdict::Output;
 use crate::rng::{Stream, secret_seed};
 use crate::torch::bound::Parts;
+use crate::torch::counts::{Allowed, Counts};
 
 /// Draws of one kind whose worst eager error is the yardstick: of small outputs more, because chance has more to say there.
 const DRAWS: [(usize, usize); 3] = [(1 << 12, 16), (1 << 20, 4), (usize::MAX, 2)];
@@ -31,6 +32,7 @@ const ORDINARY: &str = "ordinary";
 struct Yard {
     eager: Vec<Parts>,
     split: Vec<Option<Parts>>,
+    counts: Vec<Counts>,
     /// Why it is none.
     useless: Option<String>,
 }
@@ -89,8 +91,8 @@ impl Measures {
         for guess in judge.guesses(&it.layout, [secret_seed() >> 2, secret_seed() >> 2])? {
             let eager = guess.outputs.iter().map(|it| it.eager.parts());
             let limits = it.limits(ORDINARY, eager);
-            let passes = |(place, compared): (usize, &super::judge::Compared)| {
-                it.results[place].failure(&compared.made, &limits[place]).is_none()
+            let passes = |(place, compared): (usize, &Compared)| {
+                it.results[place].failure(&compared.made, &limits[place], Allowed::default()).is_none()
             };
             if guess.outputs.iter().enumerate().all(passes) {
                 return Err(Refused::Sample(format!("the problem tests nothing: {} would pass", guess.what), 0));
@@ -107,10 +109,12 @@ impl Measures {
             let draws = if kind == ORDINARY { draws } else { draws.min(2) };
             let seeds: Vec<u64> = (0..draws).map(|_| secret_seed() >> 2).collect();
             let blank = (vec![Parts::default(); self.results.len()], vec![None; self.results.len()]);
-            let mut yard = Yard { eager: blank.0, split: blank.1, useless: None };
+            let counts = vec![Counts::default(); self.results.len()];
+            let mut yard = Yard { eager: blank.0, split: blank.1, counts, useless: None };
             for draw in judge.yard(&self.layout, kind, &seeds)? {
                 for (place, it) in draw.iter().enumerate() {
                     yard.eager[place] = yard.eager[place].worst(it.eager.parts());
+                    yard.counts[place] = yard.counts[place].worst(it.eager.counts());
                     let split: Option<Parts> = it.split.map(|split| split.parts());
                     yard.split[place] = split.map(|split| yard.split[place].map_or(split, |known| known.worst(split)));
                     let undefined = it.undefined.then(|| "its result is NaN in double precision".to_owned());
@@ -192,8 +196,14 @@ impl Measures {
             return None;
         }
         let limits = self.limits(kind, checked.outputs.iter().map(|it| it.eager.parts()));
-        let failures = checked.outputs.iter().zip(&limits).zip(&self.results);
-        failures.filter_map(|((it, limits), output)| output.failure(&it.made, limits)).next().map(|why| on + &why)
+        let known = self.yards.get(kind).filter(|_| kind == ORDINARY);
+        let failures = checked.outputs.iter().zip(&limits).zip(&self.results).enumerate();
+        let failure = |(place, ((it, limits), output)): (usize, ((&Compared, &Parts), &Output))| {
+            let counts = known.map(|yard| yard.counts[place].worst(it.eager.counts()));
+            let allowed = counts.map_or_else(Allowed::default, |eager| output.allowed(eager, limits));
+            output.failure(&it.made, limits, allowed)
+        };
+        failures.filter_map(failure).next().map(|why| on + &why)
     }
 }
 
