@@ -1,7 +1,11 @@
 //! Whether something works on the device while a candidate stands still, and whether that is the candidate's.
 
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
 use super::judge::Judge;
-use super::link::Silence;
+use super::link::{Link, Silence};
 
 /// The device takes so many times as long for the same work when somebody else works on it.
 const BUSY: f64 = 1.5;
@@ -13,6 +17,19 @@ pub(super) struct Busy {
     took: f64,
     /// ms that it takes while nobody else works.
     quiet: f64,
+}
+
+/// ms that the judge's fixed work takes beside a process that waits for a sample, which has used a stream of its own and stands still: what such a
+/// process costs the device, and a clock that has slowed down meanwhile, are no sample's doing. Zero without a GPU.
+pub(super) fn quiet_beside(judge: &mut Judge, link: &mut Link, limit: Duration) -> Result<f64, Silence> {
+    if !judge.on_gpu() {
+        return Ok(0.0);
+    }
+    let _: Value = link.ask(&json!({"ask": "stir"}), &[], limit)?;
+    link.stop()?;
+    let quiet = judge.quiet()?;
+    link.go_on()?;
+    Ok(quiet)
 }
 
 impl Busy {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::busy::Busy;
+use super::busy::{Busy, quiet_beside};
 use super::confine::children;
 use super::judge::{Compared, Judge, Layout, Memory};
 use super::link::{Link, Silence};
@@ -148,8 +148,8 @@ impl Measures {
         (calls, limit): (usize, Duration),
     ) -> Result<Examined, Refused> {
         let fault = |silence: Silence, done: u32| Refused::Sample(silence.words("it"), done);
-        // Its process is there, and nothing of its text has run: a clock that has slowed down since the problem came is not its doing.
-        let quiet = judge.quiet()?;
+        // Before anything of its text runs.
+        let quiet = quiet_beside(judge, link, limit).map_err(|it| fault(it, 0))?;
         let _: Value =
             link.ask(&self.layout.told(&self.memory), &self.memory.files(), limit).map_err(|it| fault(it, 0))?;
         let _: Value = link.ask(load, &[], limit).map_err(|it| fault(it, 0))?;

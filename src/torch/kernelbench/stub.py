@@ -55,6 +55,17 @@ class Stub:
         self.pattern = request["pattern"]
         return {}
 
+    def stir(self, request, files):
+        """Uses a stream beside the current one, as a sample may."""
+        one, stream = torch.ones(1024, 1024, device=DEVICE), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            made = one @ one
+        torch.cuda.current_stream().wait_stream(stream)
+        made += one
+        settle()
+        return {}
+
     def load(self, request, files):
         """A unit by its name: the candidate's `ModelNew`, or the problem's `Model` in a way that PyTorch has."""
         way = request["way"]
@@ -122,7 +133,7 @@ def serve():
     stub = Stub()
     channel.send({"torch": torch.__version__})
     asked = {
-        "arena": stub.arena_of, "load": stub.load, "build": stub.build, "go": stub.go, "clock": stub.clock, "protocol": protocol,
+        "arena": stub.arena_of, "stir": stub.stir, "load": stub.load, "build": stub.build, "go": stub.go, "clock": stub.clock, "protocol": protocol,
     }
     answer_all(channel, asked)
 
