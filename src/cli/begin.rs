@@ -75,6 +75,9 @@ pub(super) struct RunArgs {
     /// The problems of a run with several, of which `model` is the folder of the kernels
     #[arg(skip)]
     pub(super) posed: Vec<Posed>,
+    /// The sizes of a definition's workloads, which is timed there where no others are named
+    #[arg(skip)]
+    pub(super) sizes: Vec<Shape>,
 }
 
 /// Finds the kernel of an operation in a language, as a file's name and its text.
@@ -104,13 +107,6 @@ impl RunArgs {
     /// Whether an earlier run is gone on with.
     pub(super) const fn resumes(&self) -> bool {
         self.resume.is_some()
-    }
-
-    /// Has a kernel timed at these shapes, unless others are named or an earlier run has its own.
-    pub(super) fn time_at(&mut self, shapes: &[Shape]) {
-        if self.shape.is_empty() && !self.resumes() {
-            self.shape = shapes.to_vec();
-        }
     }
 
     /// Whether a kernel file is improved, outside of any model.
@@ -307,7 +303,7 @@ async fn plan_kernel(wanted: &Wanted<'_>, workspace: &Workspace, options: Option
     let kernel = bench::Wanted::read(args.crew.device_of_lead(args.device), &args.crew.lead(), &args.model)?;
     History::could_begin(workspace, &options.run)?;
     let worker = kernel.worker(Opening::Now).await?;
-    let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype() };
+    let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype(), workloads: args.sizes.clone() };
     let shapes = kernel.target(&timed, worker.limits())?;
     let words = alone::words(&kernel.source.name, &shapes, &worker);
     (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
@@ -384,7 +380,7 @@ async fn plan_problems(
     }
     History::could_begin(workspace, &options.run)?;
     let worker = first.worker(Opening::Now).await?;
-    let timed = TimedArgs { shape: Vec::new(), dtype: args.pass.dtype() };
+    let timed = TimedArgs { shape: Vec::new(), dtype: args.pass.dtype(), workloads: Vec::new() };
     let mut targets = Vec::new();
     for (file, kernel) in &kernels {
         let shapes = kernel.target(&timed, worker.limits())?;

@@ -97,6 +97,9 @@ pub(super) struct TimedArgs {
     /// Time at this type [default: f32 on a CPU, f16 on a GPU]
     #[arg(long, value_enum)]
     pub(super) dtype: Option<Dtype>,
+    /// The sizes of a definition's workloads, in the place of the primary shape
+    #[arg(skip)]
+    pub(super) workloads: Vec<Shape>,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -131,8 +134,8 @@ async fn bench(mut args: Args) -> anyhow::Result<ExitCode> {
         return super::speed::table(&args, usize::from(candidates)).await;
     }
     let problem = args.given()?;
-    if let Some(problem) = problem.as_ref().filter(|_| args.timed.shape.is_empty()) {
-        args.timed.shape.clone_from(&problem.shapes);
+    if let Some(problem) = &problem {
+        args.timed.workloads.clone_from(&problem.shapes);
     }
     let source = problem.as_ref().map(|problem| &problem.source);
     let wanted = Wanted::read_for(args.device, &args.worker, args.one()?, source)?;
@@ -272,11 +275,25 @@ impl Wanted {
         let served = KernelFile::parse(&self.text).map(|kernel| kernel.front.dtypes).unwrap_or_default();
         let usual = if served.contains(&usual) { usual } else { served.first().copied().unwrap_or(usual) };
         let dtype = args.dtype.unwrap_or(usual);
-        if args.shape.is_empty() {
+        if args.shape.is_empty() && args.workloads.is_empty() {
             return Ok(session::primary_target(&self.source, dtype, limits)?);
         }
         let op = self.source.operation()?;
-        args.shape.iter().map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype, calls: 1 })).collect()
+        if !args.shape.is_empty() {
+            return args
+                .shape
+                .iter()
+                .map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype, calls: 1 }))
+                .collect();
+        }
+        let mut targets: Vec<TargetShape> = Vec::new();
+        for shape in &args.workloads {
+            let (shape, _) = op.shrink_to(&op.complete(shape)?, limits.macs, limits.elements)?;
+            if targets.iter().all(|target| target.shape != shape) {
+                targets.push(TargetShape { shape, dtype, calls: 1 });
+            }
+        }
+        Ok(targets)
     }
 }
 

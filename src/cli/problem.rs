@@ -91,7 +91,7 @@ pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&st
         (true, Some(kernel)) => {
             let gpu = gpu_for(kernel, args.crew.device_of_lead(args.device));
             let problem = read(&args.model, &args.workloads, &args.crew.python, gpu)?;
-            args.time_at(&problem.shapes);
+            args.sizes.clone_from(&problem.shapes);
             let (workspace, made) = alone::workspace_of(kernel)?;
             let said = install(&problem.source, &workspace)?;
             made.iter().chain(&said).for_each(|line| tell(line));
@@ -105,7 +105,7 @@ pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&st
             let starter = args.crew.lead().starter(&settings.run)?;
             let device = device::choose(args.crew.device_of_lead(args.device), settings.device, &starter)?.device;
             let problem = read(&args.model, &args.workloads, &args.crew.python, gpu_of(device))?;
-            args.time_at(&problem.shapes);
+            args.sizes.clone_from(&problem.shapes);
             let (workspace, made) = match found {
                 Some(workspace) => (workspace, Vec::new()),
                 None => Workspace::make(folder).map(|(workspace, made)| (workspace, made.sentences()))?,
