@@ -14,6 +14,7 @@ use super::crew::CrewArgs;
 use super::device::{self, Device};
 use super::inductor;
 use super::options::{DeviceArgs, LoadArgs, PassArgs};
+use super::problem::WorkloadArgs;
 use super::pytorch;
 use crate::agent::Choice;
 use crate::device::Opening;
@@ -32,9 +33,12 @@ use crate::workspace::{RunSettings, Workspace};
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// Directory with a Hugging Face `config.json` (Llama, Mistral, Qwen2, GPT-2 and BERT kinds), and its weights where it has
-    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or a PyTorch problem file
+    /// any; or one with a `model.py` in PyTorch; or a kernel file, which is improved on its own; or a PyTorch problem file, or a definition in
+    /// FlashInfer-Bench's JSON
     #[arg(value_name = "MODEL_DIR|KERNEL_FILE")]
     pub(super) model: PathBuf,
+    #[command(flatten)]
+    pub(super) workloads: WorkloadArgs,
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
@@ -74,6 +78,9 @@ pub(super) struct RunArgs {
     /// The problems of a run with several, of which `model` is the folder of the kernels
     #[arg(skip)]
     pub(super) posed: Vec<Posed>,
+    /// The sizes of a definition's workloads, which is timed there where no others are named
+    #[arg(skip)]
+    pub(super) sizes: Vec<Shape>,
 }
 
 /// A problem, and the kernel that its target starts from.
@@ -254,7 +261,7 @@ async fn plan_kernel(wanted: &Wanted<'_>, workspace: &Workspace, options: Option
     let kernel = bench::Wanted::read(args.crew.device_of_lead(args.device), &args.crew.lead(), &args.model)?;
     History::could_begin(workspace, &options.run)?;
     let worker = kernel.worker(Opening::Now).await?;
-    let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype() };
+    let timed = TimedArgs { shape: args.shape.clone(), dtype: args.pass.dtype(), workloads: args.sizes.clone() };
     let shapes = kernel.target(&timed, worker.limits())?;
     let words = alone::words(&kernel.source.name, &shapes, &worker);
     (wanted.tell)(&format!("improving {}: {words}", args.model.display()));
@@ -332,7 +339,7 @@ async fn plan_problems(
     }
     History::could_begin(workspace, &options.run)?;
     let worker = first.worker(Opening::Now).await?;
-    let timed = TimedArgs { shape: Vec::new(), dtype: args.pass.dtype() };
+    let timed = TimedArgs { shape: Vec::new(), dtype: args.pass.dtype(), workloads: Vec::new() };
     let mut targets = Vec::new();
     for (file, kernel) in &kernels {
         let shapes = kernel.target(&timed, worker.limits())?;

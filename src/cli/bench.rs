@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 
 use super::device::{self, Device};
 use super::options::{DeviceArgs, WorkerArgs};
+use super::problem::WorkloadArgs;
 use super::session;
 use super::starter::Starter;
 use crate::backend::CaseLimits;
@@ -16,6 +17,7 @@ use crate::evaluation::{Evaluation, Verdict};
 use crate::harness::{EvaluationTask, Progress, SelfTest};
 use crate::kernel::{FrontMatter, KernelFile};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
+use crate::torch::Problem;
 use crate::worker::Client;
 use crate::worker::protocol::Ask;
 use crate::workspace::{BackendName, DeviceSettings, Settings, Workspace, embedded_names};
@@ -41,9 +43,12 @@ pub(super) struct Args {
     pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) worker: WorkerArgs,
-    /// The problem that the kernel is for: a PyTorch file with `Model`, `get_inputs` and `get_init_inputs`
+    /// The problem that the kernel is for: a PyTorch file with `Model`, `get_inputs` and `get_init_inputs`, or a definition in
+    /// FlashInfer-Bench's JSON
     #[arg(long, value_name = "FILE", conflicts_with_all = ["speed", "compile"])]
     problem: Option<PathBuf>,
+    #[command(flatten)]
+    workloads: WorkloadArgs,
     /// Judge N copies of the kernel that differ in nothing but their addresses: the keeps are mistakes
     #[arg(long, value_name = "N", conflicts_with = "against", value_parser = clap::value_parser!(u32).range(1..))]
     self_test: Option<u32>,
@@ -92,6 +97,9 @@ pub(super) struct TimedArgs {
     /// Time at this type [default: f32 on a CPU, f16 on a GPU]
     #[arg(long, value_enum)]
     pub(super) dtype: Option<Dtype>,
+    /// The sizes of a definition's workloads, in the place of the primary shape
+    #[arg(skip)]
+    pub(super) workloads: Vec<Shape>,
 }
 
 pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
@@ -102,12 +110,14 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// The operation of the problem that was given.
-    fn given(&self) -> anyhow::Result<Option<OpSource>> {
+    /// The problem that was given.
+    fn given(&self) -> anyhow::Result<Option<Problem>> {
+        if self.problem.is_none() && self.workloads.workloads.is_some() {
+            bail!("--workloads says at which sizes the definition that --problem names is called");
+        }
         let gpu = self.kernels.first().and_then(|kernel| super::problem::gpu_for(kernel, self.device));
-        let read = |path: &PathBuf| super::problem::read(path, &self.worker.python, gpu);
-        let problem = self.problem.as_ref().map(read).transpose()?;
-        Ok(problem.map(|problem| problem.source))
+        let read = |path: &PathBuf| super::problem::read(path, &self.workloads, &self.worker.python, gpu);
+        self.problem.as_ref().map(read).transpose()
     }
 
     /// The one kernel file that there is.
@@ -119,11 +129,16 @@ impl Args {
     }
 }
 
-async fn bench(args: Args) -> anyhow::Result<ExitCode> {
+async fn bench(mut args: Args) -> anyhow::Result<ExitCode> {
     if let Some(candidates) = args.speed {
         return super::speed::table(&args, usize::from(candidates)).await;
     }
-    let wanted = Wanted::read_for(args.device, &args.worker, args.one()?, args.given()?.as_ref())?;
+    let problem = args.given()?;
+    if let Some(problem) = &problem {
+        args.timed.workloads.clone_from(&problem.shapes);
+    }
+    let source = problem.as_ref().map(|problem| &problem.source);
+    let wanted = Wanted::read_for(args.device, &args.worker, args.one()?, source)?;
     let cancel = session::interruptible();
     let mut worker = wanted.worker(Opening::Meanwhile).await?;
     let (device, own) = (wanted.device, wanted.starter.is_own());
@@ -260,11 +275,25 @@ impl Wanted {
         let served = KernelFile::parse(&self.text).map(|kernel| kernel.front.dtypes).unwrap_or_default();
         let usual = if served.contains(&usual) { usual } else { served.first().copied().unwrap_or(usual) };
         let dtype = args.dtype.unwrap_or(usual);
-        if args.shape.is_empty() {
+        if args.shape.is_empty() && args.workloads.is_empty() {
             return Ok(session::primary_target(&self.source, dtype, limits)?);
         }
         let op = self.source.operation()?;
-        args.shape.iter().map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype, calls: 1 })).collect()
+        if !args.shape.is_empty() {
+            return args
+                .shape
+                .iter()
+                .map(|shape| Ok(TargetShape { shape: op.complete(shape)?, dtype, calls: 1 }))
+                .collect();
+        }
+        let mut targets: Vec<TargetShape> = Vec::new();
+        for shape in &args.workloads {
+            let (shape, _) = op.shrink_to(&op.complete(shape)?, limits.macs, limits.elements)?;
+            if targets.iter().all(|target| target.shape != shape) {
+                targets.push(TargetShape { shape, dtype, calls: 1 });
+            }
+        }
+        Ok(targets)
     }
 }
 

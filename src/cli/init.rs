@@ -8,10 +8,11 @@ use anyhow::{Context, bail};
 use super::device::{self, Device};
 use super::inductor;
 use super::options::{DeviceArgs, PythonArgs};
-use super::problem;
+use super::problem::{self, WorkloadArgs};
 use super::starter::Starter;
 use crate::kernel::{Language, kernel_file};
-use crate::op::{Dtype, OpSource};
+use crate::op::Dtype;
+use crate::torch::Problem;
 use crate::torch::inductor::Gpu;
 use crate::workspace::{DeviceSettings, Workspace};
 
@@ -30,10 +31,12 @@ pub(super) struct Args {
     /// Copy the kernels that runs start from, and the operations, into the workspace
     #[arg(long)]
     copy: bool,
-    /// Make an operation of a problem file (PyTorch with `Model` and `get_inputs`), and a kernel file to write in: it has the right
+    /// Make an operation of a problem file (PyTorch with `Model` and `get_inputs`, or a definition in FlashInfer-Bench's JSON), and a kernel file to write in: it has the right
     /// front matter and signature, and an empty body
     #[arg(long, value_name = "FILE")]
     problem: Option<PathBuf>,
+    #[command(flatten)]
+    workloads: WorkloadArgs,
     /// Have Inductor, which writes torch.compile's kernels, write the kernel file of the problem: Triton that is correct and tunable, for this
     /// machine's GPU, or for one that is named and need not be here (`--from-inductor=sm_90`)
     #[arg(
@@ -66,7 +69,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         _ => Device::Cpu,
     };
     let gpu = args.from_inductor.as_deref().map(|gpu| inductor::gpu_named(gpu, device)).transpose()?;
-    let read = |path: &PathBuf| problem::read(path, &args.python, problem::gpu_of(device));
+    let read = |path: &PathBuf| problem::read(path, &args.workloads, &args.python, problem::gpu_of(device));
     let problem = args.problem.as_ref().map(read).transpose()?;
     std::fs::create_dir_all(&args.dir).with_context(|| format!("{} cannot be made", args.dir.display()))?;
     let (workspace, made) = Workspace::init(&args.dir, args.copy)?;
@@ -80,9 +83,9 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         let mut said = problem::install(&problem.source, &workspace)?;
         if let Some(gpu) = gpu {
             said.iter().for_each(|line| super::say(line));
-            return from_inductor(args, &problem.source, &workspace, gpu);
+            return from_inductor(args, &problem, &workspace, gpu);
         }
-        let kernel = problem::skeleton_file(&problem.source, &workspace, device)?;
+        let kernel = problem::skeleton_file(&problem, &workspace, device)?;
         said.extend(kernel.said);
         said.iter().for_each(|line| super::say(line));
         super::say(&format!("next         fill in {0}, then warpsmith bench {0}", kernel.path.display()));
@@ -98,8 +101,8 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes what Inductor has for the problem; what it does not have it for is an answer, too.
-fn from_inductor(args: &Args, source: &OpSource, workspace: &Workspace, gpu: Gpu) -> anyhow::Result<ExitCode> {
-    let dtype = args.dtype.unwrap_or(Dtype::F32);
+fn from_inductor(args: &Args, problem: &Problem, workspace: &Workspace, gpu: Gpu) -> anyhow::Result<ExitCode> {
+    let (source, dtype) = (&problem.source, args.dtype.unwrap_or(problem.dtype));
     let there = workspace.root().join(kernel_file(&source.name, Language::Triton.folder())).exists();
     match inductor::write(source, dtype, workspace, &args.python, gpu, &super::say)? {
         Ok(path) if there => super::say(&format!("{} is there already, and is left as it is", path.display())),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::options::PythonArgs;
-use super::problem;
+use super::problem::{self, WorkloadArgs};
 
 use crate::engine::files;
 use crate::op::Operation;
@@ -13,12 +13,14 @@ use crate::workspace::Workspace;
 /// List the operations Warpsmith can judge here, with their shapes.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith ops              all of them, a line each\n  warpsmith ops matmul       one with its tensors, shapes, tolerances and hostile inputs\n  warpsmith ops problem.py   the operation that a PyTorch file is, with the signature of its kernels"
+    after_help = "Examples:\n  warpsmith ops              all of them, a line each\n  warpsmith ops matmul       one with its tensors, shapes, tolerances and hostile inputs\n  warpsmith ops problem.py   the operation that a PyTorch file is, with the signature of its kernels\n  warpsmith ops rmsnorm_h4096.json   ... or a definition of FlashInfer-Bench"
 )]
 pub(super) struct Args {
-    /// Show one operation in full, or the one that a problem file (a PyTorch file with `Model` and `get_inputs`) is
+    /// Show one operation in full, or the one that a problem file is: PyTorch with `Model` and `get_inputs`, or a definition in JSON
     #[arg(value_name = "OP|PROBLEM_FILE")]
     op: Option<String>,
+    #[command(flatten)]
+    workloads: WorkloadArgs,
     #[command(flatten)]
     python: PythonArgs,
 }
@@ -27,7 +29,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find(&std::env::current_dir()?)?;
     let read = files::reader(workspace.as_ref());
     if let Some(path) = args.op.as_ref().map(Path::new).filter(|path| problem::is_problem(path)) {
-        super::say(&full(&problem::read(path, &args.python, None)?.source.operation()?));
+        super::say(&full(&problem::read(path, &args.workloads, &args.python, None)?.source.operation()?));
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(name) = args.op {

@@ -10,15 +10,28 @@ use super::device::{self, Device};
 use super::inductor;
 use super::options::{DeviceArgs, PythonArgs};
 use crate::kernel::{KernelFile, Language, is_unwritten, kernel_file, skeleton};
-use crate::op::{Dtype, OpSource};
+use crate::op::OpSource;
 use crate::torch::inductor::Gpu;
-use crate::torch::{Problem, Python, Service, TorchError};
+use crate::torch::{Problem, Python, Service, TorchError, definition};
 use crate::workspace::{Settings, Workspace};
 
-/// Whether a path names a problem file rather than a model, a kernel (of Triton's too) or an operation.
+/// Whether a path names a problem file or a definition rather than a model, a kernel (of Triton's too) or an operation.
 pub(super) fn is_problem(path: &Path) -> bool {
     let is_kernel = || std::fs::read_to_string(path).is_ok_and(|text| Language::has_front_matter(&text));
-    path.extension().is_some_and(|extension| extension == "py") && !is_kernel()
+    is_definition(path) || (path.extension().is_some_and(|extension| extension == "py") && !is_kernel())
+}
+
+/// Whether a path names a definition in JSON.
+fn is_definition(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// At which sizes a definition is called.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct WorkloadArgs {
+    /// Time the kernels of a FlashInfer-Bench definition at the sizes of these workloads: a file with one in JSON on each line
+    #[arg(long, value_name = "FILE")]
+    pub(super) workloads: Option<PathBuf>,
 }
 
 /// The GPU, by its name, that a kernel file is for: values are then drawn there.
@@ -36,11 +49,27 @@ pub(super) fn gpu_of(device: Device) -> Option<String> {
     }
 }
 
-/// The problem in a file, with the values that it draws looked at; drawn on a GPU where one is named.
-pub(super) fn read(path: &Path, python: &PythonArgs, gpu: Option<String>) -> anyhow::Result<Problem> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+/// The problem in a file, with the values that it draws looked at; drawn on a GPU where one is named. A definition in JSON needs no PyTorch to
+/// be read.
+pub(super) fn read(
+    path: &Path,
+    workloads: &WorkloadArgs,
+    python: &PythonArgs,
+    gpu: Option<String>,
+) -> anyhow::Result<Problem> {
+    let open =
+        |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()));
+    let base = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (text, file) = (open(path)?, base(path));
+    if is_definition(path) {
+        let workloads = workloads.workloads.as_ref().map(|path| Ok::<_, anyhow::Error>((base(path), open(path)?)));
+        let workloads = workloads.transpose()?;
+        return definition(&file, &text, workloads.as_ref().map(|(file, text)| (&**file, &**text))).map_err(told);
+    }
+    if workloads.workloads.is_some() {
+        bail!("--workloads is for a definition in JSON, and {file} is none");
+    }
     let service = Service::new(Python::chosen(python.python.as_deref())).on(gpu);
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
     let described = service.describe(&file, &text, true).map_err(told)?;
     Problem::new(&file, &text, described).map_err(told)
 }
@@ -54,11 +83,15 @@ pub(super) fn told(error: TorchError) -> anyhow::Error {
 /// work on the kernel: the one that is named, else the workspace's own, which is written with an empty body where there is none.
 pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&str)) -> anyhow::Result<()> {
     match (is_problem(&args.model), kernel) {
+        (false, None) if args.workloads.workloads.is_some() => {
+            bail!("--workloads is for a definition in JSON, and {} is none", args.model.display())
+        }
         (false, None) => {}
         (false, Some(_)) => bail!("--kernel is for a problem file, and {} is none", args.model.display()),
         (true, Some(kernel)) => {
             let gpu = gpu_for(kernel, args.crew.device_of_lead(args.device));
-            let problem = read(&args.model, &args.crew.python, gpu)?;
+            let problem = read(&args.model, &args.workloads, &args.crew.python, gpu)?;
+            args.sizes.clone_from(&problem.shapes);
             let (workspace, made) = alone::workspace_of(kernel)?;
             let said = install(&problem.source, &workspace)?;
             made.iter().chain(&said).for_each(|line| tell(line));
@@ -71,14 +104,15 @@ pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&st
             let settings = found.as_ref().map_or_else(Settings::default, |it| it.settings().clone());
             let starter = args.crew.lead().starter(&settings.run)?;
             let device = device::choose(args.crew.device_of_lead(args.device), settings.device, &starter)?.device;
-            let problem = read(&args.model, &args.crew.python, gpu_of(device))?;
+            let problem = read(&args.model, &args.workloads, &args.crew.python, gpu_of(device))?;
+            args.sizes.clone_from(&problem.shapes);
             let (workspace, made) = match found {
                 Some(workspace) => (workspace, Vec::new()),
                 None => Workspace::make(folder).map(|(workspace, made)| (workspace, made.sentences()))?,
             };
             let said = install(&problem.source, &workspace)?;
             made.iter().chain(&said).for_each(|line| tell(line));
-            args.model = first_kernel(args, &problem.source, &workspace, device, tell)?;
+            args.model = first_kernel(args, &problem, &workspace, device, tell)?;
         }
     }
     Ok(())
@@ -87,11 +121,12 @@ pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&st
 /// Where a run on a problem begins: the workspace's own kernel; else, on a GPU, what Inductor writes; else a file to be written in.
 fn first_kernel(
     args: &RunArgs,
-    source: &OpSource,
+    problem: &Problem,
     workspace: &Workspace,
     device: Device,
     tell: &dyn Fn(&str),
 ) -> anyhow::Result<PathBuf> {
+    let source = &problem.source;
     let languages = args.languages_of(if matches!(device, Device::Cuda(_)) { "cuda" } else { "cpu" })?;
     for language in &languages {
         let path = workspace.root().join(kernel_file(&source.name, language.folder()));
@@ -102,7 +137,7 @@ fn first_kernel(
     if let Device::Cuda(number) = device
         && languages.contains(&Language::Triton)
     {
-        let dtype = args.dtype().unwrap_or(Dtype::F32);
+        let dtype = args.dtype().unwrap_or(problem.dtype);
         let python = &args.crew.python;
         match inductor::write(source, dtype, workspace, python, Gpu::Here(number), &|_| {}) {
             Ok(Ok(path)) => {
@@ -113,7 +148,7 @@ fn first_kernel(
             Err(error) => tell(&format!("note: it begins without a kernel of Inductor's: {error:#}")),
         }
     }
-    let kernel = skeleton_file(source, workspace, device)?;
+    let kernel = skeleton_file(problem, workspace, device)?;
     kernel.said.iter().for_each(|line| tell(line));
     Ok(kernel.path)
 }
@@ -148,15 +183,15 @@ pub(super) struct Skeleton {
 }
 
 /// Writes the file in which a kernel for an operation is to be written, where there is none: for a GPU, or in C.
-pub(super) fn skeleton_file(source: &OpSource, workspace: &Workspace, device: Device) -> anyhow::Result<Skeleton> {
-    let cuda = matches!(device, Device::Cuda(_));
+pub(super) fn skeleton_file(problem: &Problem, workspace: &Workspace, device: Device) -> anyhow::Result<Skeleton> {
+    let (source, cuda) = (&problem.source, matches!(device, Device::Cuda(_)));
     let path = workspace.root().join(kernel_file(&source.name, if cuda { "cuda" } else { "cpu" }));
     if path.exists() {
         return Ok(Skeleton { path, said: Vec::new() });
     }
     let op = source.operation()?;
     let language = if cuda { Language::Cuda } else { Language::C };
-    write(&path, &skeleton(&op, language, Dtype::F32))?;
+    write(&path, &skeleton(&op, language, problem.dtype))?;
     let said =
         vec![format!("wrote        {} (an empty body: it is to be written by you, or by an agent)", path.display())];
     Ok(Skeleton { path, said })
@@ -180,7 +215,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("softmax.py");
         std::fs::write(&path, crate::workspace::embedded("kernels/triton/softmax.py").unwrap()).unwrap();
-        assert!(!is_problem(&path));
+        assert!(!is_problem(&path) && is_problem(&folder.path().join("rmsnorm_h4096.json")));
         std::fs::write(&path, "\"\"\"A model.\"\"\"\nimport torch\nclass Model(torch.nn.Module): ...\n").unwrap();
         assert!(is_problem(&path) && is_problem(&folder.path().join("missing.py")) && !is_problem(folder.path()));
     }

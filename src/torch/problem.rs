@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::TorchError;
 use super::wire::{Argument, Described, Figures, Given, TensorForm};
-use crate::op::{OpSource, is_name};
+use crate::op::{Dtype, OpSource, Shape, is_name};
 
 /// The longest name of an operation that a file gets.
 const LONGEST: usize = 48;
@@ -18,10 +18,12 @@ const UNIFORM: f64 = 1.9;
 /// A problem, described.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    /// What PyTorch says of it.
-    pub described: Described,
     /// The operation that it is, for any worker.
     pub source: OpSource,
+    /// The type that its kernels are for, where somebody writes the first.
+    pub dtype: Dtype,
+    /// The sizes at which it is called, where that is known.
+    pub shapes: Vec<Shape>,
 }
 
 impl Problem {
@@ -30,7 +32,7 @@ impl Problem {
     /// # Errors
     /// Why it is none that a kernel can be judged by.
     pub fn new(file: &str, text: &str, described: Described) -> Result<Self, TorchError> {
-        Self::with(file, text, described, Values::File)
+        Self::with(file, text, &described, Values::File)
     }
 
     /// A region of a model: its inputs are drawn as those of the model were, as far as their figures say.
@@ -38,16 +40,16 @@ impl Problem {
     /// # Errors
     /// Why it is none that a kernel can be judged by.
     pub(super) fn region(file: &str, text: &str, described: Described) -> Result<Self, TorchError> {
-        Self::with(file, text, described, Values::Figures)
+        Self::with(file, text, &described, Values::Figures)
     }
 
-    fn with(file: &str, text: &str, described: Described, values: Values) -> Result<Self, TorchError> {
+    fn with(file: &str, text: &str, described: &Described, values: Values) -> Result<Self, TorchError> {
         let name = name_of(file);
         let toml =
-            operation(&name, file, &described, values).map_err(|why| TorchError::Target(format!("{file}: {why}")))?;
+            operation(&name, file, described, values).map_err(|why| TorchError::Target(format!("{file}: {why}")))?;
         let source = OpSource { name, toml, header: String::new(), python: text.to_owned() };
         source.operation().map_err(|error| TorchError::Target(format!("{file}: {error}")))?;
-        Ok(Self { described, source })
+        Ok(Self { source, dtype: Dtype::F32, shapes: Vec::new() })
     }
 }
 
@@ -213,10 +215,11 @@ fn operation(name: &str, file: &str, described: &Described, values: Values) -> R
 
 /// Names in C, none twice.
 #[derive(Default)]
-struct Names(Vec<String>);
+pub(super) struct Names(Vec<String>);
 
 impl Names {
-    fn take(&mut self, wanted: &str) -> String {
+    /// A name like this one, which nothing has yet.
+    pub(super) fn take(&mut self, wanted: &str) -> String {
         let plain: String = wanted.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         let plain = if is_name(&plain) { plain } else { format!("a_{plain}") };
         let mut name = plain.clone();
@@ -294,7 +297,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// A number as expressions have it: without an exponent.
-fn float(value: f64) -> String {
+pub(super) fn float(value: f64) -> String {
     value.to_string()
 }
 
@@ -305,7 +308,7 @@ fn sizes(shape: &[usize]) -> String {
 }
 
 /// A string of TOML.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
@@ -313,7 +316,6 @@ fn quoted(text: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::op::Shape;
 
     fn figures(min: f64, max: f64, mean: f64, deviation: f64) -> Option<Figures> {
         Some(Figures { min, max, mean, deviation, zeros: 0.0, whole: min == max, count: 4096 })

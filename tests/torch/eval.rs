@@ -10,7 +10,7 @@ use super::{service, text, warpsmith};
 /// Problem, sample, right by the benchmark's protocol, right by the strict judge, and what is said of it.
 type Expected = (u32, u32, bool, bool, &'static str);
 
-const HONEST: [Expected; 10] = [
+const HONEST: [Expected; 12] = [
     (1, 0, true, true, ""),
     (1, 1, true, true, ""),
     (2, 0, true, true, ""),
@@ -23,10 +23,13 @@ const HONEST: [Expected; 10] = [
     (5, 0, false, true, "the benchmark's protocol refuses it"),
     // And integers of fifty bits, of which it loses most.
     (6, 0, false, true, "the benchmark's protocol refuses it"),
+    // Its compiler sees integers only after the protocol, and asks other programs in every process.
+    (6, 1, true, true, ""),
+    (7, 0, true, true, ""),
 ];
 
 /// What an element that is wrong looks like depends on the kind of the call, which is drawn: far off, or NaN where it should not be.
-const DISHONEST: [Expected; 14] = [
+const DISHONEST: [Expected; 15] = [
     (1, 10, true, false, "is not right"),
     (1, 11, true, false, "is not right"),
     (2, 10, true, false, "is not right"),
@@ -42,6 +45,7 @@ const DISHONEST: [Expected; 14] = [
     (3, 18, true, false, "Operation not permitted"),
     (4, 10, true, false, "is not right"),
     (6, 10, true, false, "is not right"),
+    (7, 10, true, false, "are off by half of what they are"),
 ];
 
 fn json(path: &Path) -> Value {
@@ -61,8 +65,8 @@ const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torch/modelnew")
 fn an_honest_sample_is_right_and_a_dishonest_one_is_found_out() {
     let Some(_turn) = service() else { return };
     let folder = tempfile::tempdir().unwrap();
-    // A sample that is right, one whose result is remembered: what only the strict column knows.
-    judged(folder.path(), &[HONEST[3], DISHONEST[3]]);
+    // A sample that is right, one that compiles in the strict judge what it did not before, one whose result is remembered: what only the strict column knows.
+    judged(folder.path(), &[HONEST[3], HONEST[10], DISHONEST[3]]);
 }
 
 #[test]
@@ -141,8 +145,8 @@ fn scored(folder: &Path, run: &Path) {
         let is = |it: &&Value| it["judge"] == judge && it["against"] == against;
         found.as_array().unwrap().iter().find(is).unwrap().clone()
     };
-    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&4.into(), &6.into()));
-    assert_eq!(column("strict", "eager")["problems"], 6);
+    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&5.into(), &7.into()));
+    assert_eq!(column("strict", "eager")["problems"], 7);
     assert!(column("strict", "torch.compile")["fast_p"].is_null(), "nothing was timed in that mode");
     // Baselines of the benchmark's own, of which nothing can be faster.
     let other = folder.join("other");

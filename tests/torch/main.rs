@@ -2,6 +2,7 @@
 //! nothing else is tested.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod definitions;
 mod eval;
 
 use std::path::Path;

@@ -10,6 +10,7 @@ use super::eval::Numbers;
 use super::{number, problems};
 use crate::cli::begin::Posed;
 use crate::cli::options::{DeviceArgs, PythonArgs};
+use crate::cli::problem::WorkloadArgs;
 use crate::cli::{alone, problem, run};
 use crate::kernel::KernelFile;
 use crate::torch::name_of;
@@ -59,7 +60,7 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: A
             continue;
         };
         let gpu = problem::gpu_for(kernel, wanted.device);
-        match problem::read(file, &python, gpu) {
+        match problem::read(file, &WorkloadArgs::default(), &python, gpu) {
             Ok(found) => {
                 let (workspace, _) = alone::workspace_of(kernel)?;
                 problem::install(&found.source, &workspace)?.iter().for_each(|line| crate::cli::say(line));

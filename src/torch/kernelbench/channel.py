@@ -162,3 +162,19 @@ def initial(module, seed):
     torch.manual_seed(seed)
     given = list(getattr(module, "get_init_inputs", list)())
     return [one.to(device=DEVICE, dtype=PRECISION) if isinstance(one, torch.Tensor) else one for one in given]
+
+
+def as_drawn(module, seed):
+    """As `get_inputs` draws them, floating ones in the precision, on the device. Integers stay what they are."""
+    torch.manual_seed(seed)
+    # Where they are wanted: a processor takes seconds for what a GPU draws in milliseconds.
+    with DEVICE:
+        given = list(module.get_inputs())
+
+    def placed(one):
+        if not isinstance(one, torch.Tensor):
+            return one
+        one = one.to(DEVICE, PRECISION if one.is_floating_point() else one.dtype)
+        return one.contiguous()
+
+    return [placed(one) for one in given]

@@ -85,6 +85,8 @@ class Grader:
 
     def problem(self, request, files):
         """Reads a problem: its arguments, its results, and where they lie in a slot."""
+        from torch.utils.flop_counter import FlopCounterMode
+
         self.arenas, self.masters, self.taken = {}, None, None
         self.module = module_of(request["source"], request["file"])
         arguments = initial(self.module, request["seed"])
@@ -98,7 +100,8 @@ class Grader:
             before = [one.clone() if isinstance(one, torch.Tensor) else one for one in given]
             made = self.eager(given)
             settle()
-            with watching():
+            counter = FlopCounterMode(display=False)
+            with watching(), counter:
                 self.exact(before)
         self.writes = [
             not self.same(one, other) for one, other in zip(given, before) if isinstance(one, torch.Tensor)
@@ -127,22 +130,11 @@ class Grader:
         return {
             "inputs": self.inputs, "outputs": self.outputs, "pattern": pattern, "bytes": end, "kinds": kinds if usable else [],
             "terms": max((one.numel() for one in inputs), default=1), "structured": sorted(set(log)),
+            "products": counter.get_total_flops() > 0,
         }
 
     def draw(self, seed):
-        """As `get_inputs` draws them, floating ones in the precision, on the device. Integers stay what they are."""
-        torch.manual_seed(seed)
-        # Where they are wanted: a processor takes seconds for what a GPU draws in milliseconds.
-        with DEVICE:
-            given = list(self.module.get_inputs())
-
-        def placed(one):
-            if not isinstance(one, torch.Tensor):
-                return one
-            one = one.to(DEVICE, PRECISION if one.is_floating_point() else one.dtype)
-            return one.contiguous()
-
-        return [placed(one) for one in given]
+        return as_drawn(self.module, seed)
 
     def inputs_of(self, kind, seed):
         given = self.draw(seed)
@@ -267,18 +259,22 @@ class Grader:
         return {"guesses": [{"what": what, "outputs": self.compared(made, second, request["forms"])} for what, made in tried.items()]}
 
     def idle(self, request, files):
-        """Milliseconds of work that is always the same: more than ever before where somebody else uses the device."""
+        """Milliseconds of work that is always the same, on the device's clock: more than ever before where somebody else uses the device."""
         if DEVICE.type != "cuda":
             return {"ms": 0.0}
         if not hasattr(self, "busy"):
             self.busy = torch.randn(4096, 4096, device=DEVICE)
-            self.busy @ self.busy
-            settle()
-        began = time.perf_counter()
+            self.product = torch.empty_like(self.busy)
+            self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        # A device that had nothing to do has a slow clock: it wakes before anything is timed.
+        for _ in range(8):
+            torch.mm(self.busy, self.busy, out=self.product)
+        self.events[0].record()
         for _ in range(4):
-            self.busy @ self.busy
+            torch.mm(self.busy, self.busy, out=self.product)
+        self.events[1].record()
         settle()
-        return {"ms": (time.perf_counter() - began) * 1e3}
+        return {"ms": self.events[0].elapsed_time(self.events[1])}
 
 
 def parts_of(made, right, form):
@@ -296,10 +292,12 @@ def parts_of(made, right, form):
     found = measure(y, r, form)
     parts = dict(zip(("tensor", "row", "element", "bias"), doubles(found["parts"])))
     got, want = doubles(found["values"])
-    return {**parts, "misplaced": found["misplaced"], "relative": doubles(found["rms"])[0], "at": found["at"], "got": got, "want": want}
+    counts = {name: found[name] for name in ("misplaced", "lost", "strayed")}
+    return {**parts, **counts, "relative": doubles(found["rms"])[0], "at": found["at"], "got": got, "want": want}
 
 
-BLANK = {"tensor": 0.0, "row": 0.0, "element": 0.0, "bias": 0.0, "misplaced": 0, "relative": 0.0, "at": 0, "got": 0.0, "want": 0.0}
+BLANK = {"tensor": 0.0, "row": 0.0, "element": 0.0, "bias": 0.0, "misplaced": 0, "lost": 0, "strayed": 0}
+BLANK |= {"relative": 0.0, "at": 0, "got": 0.0, "want": 0.0}
 
 
 def bounded(value):

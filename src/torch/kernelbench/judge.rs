@@ -59,6 +59,8 @@ pub(super) struct Layout {
     pub kinds: Vec<String>,
     /// Elements of the largest input.
     terms: usize,
+    /// Whether it has products of matrices or convolutions.
+    products: bool,
 }
 
 impl Layout {
@@ -67,7 +69,7 @@ impl Layout {
         let places: Vec<Place> = serde_json::from_value(self.outputs.clone()).unwrap_or_default();
         let several = places.len() > 1;
         let numbered = places.iter().enumerate();
-        numbered.map(|(n, it)| Output::new(&it.dtype, &it.shape, self.terms, several.then_some(n))).collect()
+        numbered.map(|(n, it)| Output::new(it, (self.terms, self.products), several.then_some(n))).collect()
     }
 
     /// For the measuring: rows and what there is to know of each type.
@@ -229,6 +231,11 @@ impl Judge {
         }
         let question = json!({"ask": "guesses", "seeds": seeds, "forms": layout.forms()});
         self.ask::<Answer>(&question).map(|answer| answer.guesses)
+    }
+
+    /// The least of a few [`Judge::idle`]: what is usual while nobody else works.
+    pub(super) fn quiet(&mut self) -> Result<f64, Silence> {
+        (0..4).try_fold(f64::MAX, |least, _| Ok(least.min(self.idle()?)))
     }
 
     /// Milliseconds of work on the device that is always the same; zero without a GPU.

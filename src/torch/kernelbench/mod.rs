@@ -4,6 +4,7 @@
 //! that it cannot: in a process of its own that stands still but while it is asked, on inputs nobody has seen, with the judge's clock,
 //! every call compared with double precision. [`Score`] is what the benchmark makes of results.
 
+mod busy;
 mod confine;
 mod files;
 mod judge;

@@ -1,7 +1,7 @@
 //! An evaluation: one judge for all problems, one session a problem, two processes a sample.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::confine::{Cell, Wall, adopt, end_strays};
 use super::files::{Mode, ProtocolResult, StrictResult};
 use super::judge::Judge;
 use super::link::{Link, Silence};
-use super::strict::{Measures, Refused};
+use super::strict::{Examined, Measures, Refused, Right};
 use super::twin::{self, STUB, Timed, WARM};
 use super::verdict::difference;
 use crate::backend::cpu::available_memory;
@@ -19,6 +19,9 @@ use crate::torch::TorchError;
 
 /// Trials of the benchmark's protocol.
 const TRIALS: u32 = 5;
+
+/// How often a sample is judged anew because somebody else used the device.
+const ATTEMPTS: usize = 3;
 
 /// Slots, so that addresses change from call to call: as many as fit into so many bytes, and two at least.
 const SLOTS: usize = WARM;
@@ -80,10 +83,11 @@ impl Evaluator {
     pub fn start(settings: Settings) -> Result<Self, TorchError> {
         let failed = |why: String| TorchError::Start { python: settings.python.display().to_string(), why };
         adopt().map_err(|error| failed(error.to_string()))?;
-        let judge = Judge::start(&settings.python, &setup(&settings, false)).map_err(|silence| match silence {
-            Silence::Refused { .. } => told(silence),
-            other => failed(format!("did not get ready: {}", other.words("it"))),
-        })?;
+        let judge =
+            Judge::start(&settings.python, &setup(&settings, None, false)).map_err(|silence| match silence {
+                Silence::Refused { .. } => told(silence),
+                other => failed(format!("did not get ready: {}", other.words("it"))),
+            })?;
         Ok(Self { settings, judge })
     }
 
@@ -126,16 +130,25 @@ impl Evaluator {
         let layout = judge.problem(file, source, seed)?;
         let slots = (SLOT_BYTES / layout.bytes.max(1)).clamp(2, SLOTS);
         let timing = (settings.modes.as_slice(), settings.calls, settings.timed);
-        let found =
-            twin::measure(&settings.python, &setup(settings, false), judge, (&layout, slots), (file, source), timing)?;
+        let found = twin::measure(
+            &settings.python,
+            &setup(settings, None, false),
+            judge,
+            (&layout, slots),
+            (file, source),
+            timing,
+        )?;
         times.extend(found.modes);
         Measures::new(judge, layout, found.idle, slots)
     }
 }
 
-fn setup(settings: &Settings, alone: bool) -> Value {
+/// What a process is told at first; `folder` is a candidate's own.
+fn setup(settings: &Settings, folder: Option<&Path>, alone: bool) -> Value {
     let device = settings.gpu.map_or_else(|| "cpu".to_owned(), |index| format!("cuda:{index}"));
-    json!({"parent": std::process::id(), "device": device, "precision": settings.precision, "alone": alone})
+    json!({
+        "parent": std::process::id(), "device": device, "precision": settings.precision, "folder": folder, "alone": alone,
+    })
 }
 
 impl Session<'_> {
@@ -190,37 +203,58 @@ impl Session<'_> {
 
     fn start(&self, cell: &Cell, wall: Wall) -> Result<Link, Silence> {
         let settings = &self.evaluator.settings;
-        let mut link = Link::start(cell.command(&settings.python, STUB, wall)?, &setup(settings, wall == Wall::Alone))?;
+        let setup = setup(settings, Some(&cell.folder), wall == Wall::Alone);
+        let mut link = Link::start(cell.command(&settings.python, STUB, wall)?, &setup)?;
         let _: Value = link.hello()?;
         Ok(link)
     }
 
+    /// What a process is asked about a sample. What builds it is not told the seed of the weights that it will be judged with.
+    fn question(&self, ask: &str, cell: &Cell, source: &str) -> Value {
+        let seed = if ask == "load" { self.seed } else { 42 };
+        json!({
+            "ask": ask, "unit": "candidate", "way": "candidate", "problem": self.source, "file": self.file, "source": source,
+            "seed": seed, "folder": cell.folder, "trials": TRIALS, "timed": self.evaluator.settings.timed,
+        })
+    }
+
     /// The benchmark's own protocol, in a process that may build what the sample needs.
     fn protocol(&self, cell: &Cell, source: &str) -> ProtocolResult {
-        let settings = &self.evaluator.settings;
-        let question = json!({
-            "ask": "protocol", "problem": self.source, "file": self.file, "source": source, "folder": cell.folder,
-            "trials": TRIALS, "timed": settings.timed,
-        });
-        let answer = self.start(cell, Wall::Building).and_then(|mut link| link.ask(&question, &[], settings.limit));
-        answer.unwrap_or_else(|silence| ProtocolResult::failed(silence.words("it")))
+        let limit = self.evaluator.settings.limit;
+        let mut link = match self.start(cell, Wall::Building) {
+            Ok(link) => link,
+            Err(silence) => return ProtocolResult::failed(silence.words("it")),
+        };
+        let answer: Result<ProtocolResult, Silence> = link.ask(&self.question("protocol", cell, source), &[], limit);
+        match answer {
+            Ok(found) => {
+                // The strict judge says what is wrong with it, if anything is.
+                let _ = link.ask::<Value>(&self.question("build", cell, source), &[], limit);
+                found
+            }
+            Err(silence) => ProtocolResult::failed(silence.words("it")),
+        }
     }
 
     /// The strict judge.
-    fn strict(&mut self, cell: &Cell, source: &str) -> Result<super::strict::Right, Refused> {
-        if let Err(why) = &self.measures {
-            return Err(Refused::Sample(why.clone(), 0));
+    fn strict(&mut self, cell: &Cell, source: &str) -> Result<Right, Refused> {
+        let load = self.question("load", cell, source);
+        for _ in 0..ATTEMPTS {
+            let start = self.start(cell, Wall::Alone);
+            let mut link = start.map_err(|silence| Refused::Sample(silence.words("its process"), 0))?;
+            let Evaluator { settings, judge } = &mut *self.evaluator;
+            let measures = self.measures.as_mut().map_err(|why| Refused::Sample(why.clone(), 0))?;
+            match measures.examine(judge, &mut link, &load, (settings.calls, settings.limit))? {
+                Examined::Right(right) => return Ok(right),
+                Examined::Busy(busy, done) => {
+                    drop(link);
+                    let after = judge.quiet()?;
+                    if busy.is_the_candidates(after) {
+                        return Err(Refused::Sample(busy.words(after), done));
+                    }
+                }
+            }
         }
-        let load = json!({
-            "ask": "load", "unit": "candidate", "way": "candidate", "problem": self.source, "file": self.file, "source": source,
-            "seed": self.seed, "folder": cell.folder,
-        });
-        let start = self.start(cell, Wall::Alone);
-        let mut link = start.map_err(|silence| Refused::Sample(silence.words("its process"), 0))?;
-        let Evaluator { settings, judge } = &mut *self.evaluator;
-        match &mut self.measures {
-            Ok(measures) => measures.examine(judge, &mut link, &load, (settings.calls, settings.limit)),
-            Err(why) => Err(Refused::Sample(why.clone(), 0)),
-        }
+        Err(Refused::Sample(format!("somebody else used the device, {ATTEMPTS} times"), 0))
     }
 }

@@ -7,23 +7,22 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::busy::{Busy, quiet_beside};
 use super::confine::children;
-use super::judge::{Judge, Layout, Memory};
+use super::judge::{Compared, Judge, Layout, Memory};
 use super::link::{Link, Silence};
 use super::pace::{Idle, Net};
 use super::twin::{WARM, timed};
 use super::verdict::Output;
 use crate::rng::{Stream, secret_seed};
 use crate::torch::bound::Parts;
+use crate::torch::counts::{Allowed, Counts};
 
 /// Draws of one kind whose worst eager error is the yardstick: of small outputs more, because chance has more to say there.
 const DRAWS: [(usize, usize); 3] = [(1 << 12, 16), (1 << 20, 4), (usize::MAX, 2)];
 
 /// One call may take so long.
 const CALL: Duration = Duration::from_secs(60);
-
-/// The device takes so many times as long for the same work when somebody else works on it.
-const BUSY: f64 = 1.5;
 
 /// Ordinary inputs, as `get_inputs` draws them.
 const ORDINARY: &str = "ordinary";
@@ -33,6 +32,7 @@ const ORDINARY: &str = "ordinary";
 struct Yard {
     eager: Vec<Parts>,
     split: Vec<Option<Parts>>,
+    counts: Vec<Counts>,
     /// Why it is none.
     useless: Option<String>,
 }
@@ -43,11 +43,18 @@ pub(super) struct Measures {
     pub layout: Layout,
     pub memory: Memory,
     pub idle: Idle,
-    /// ms of the device's fixed work while nobody else works.
-    quiet: f64,
     slots: usize,
     results: Vec<Output>,
     yards: HashMap<String, Yard>,
+}
+
+/// What came of a sample that is not wrong.
+#[derive(Debug)]
+pub(super) enum Examined {
+    /// It is right.
+    Right(Right),
+    /// After so many calls the device was at work while it stood still. Whose work that is shows when it has ended.
+    Busy(Busy, u32),
 }
 
 /// A sample that is right.
@@ -76,20 +83,16 @@ impl Measures {
     /// Of a problem; the sentence is why it cannot be judged.
     pub(super) fn new(judge: &mut Judge, layout: Layout, idle: Idle, slots: usize) -> Result<Self, Refused> {
         let memory = judge.memory("candidate", &layout, slots)?;
-        let mut quiet = f64::MAX;
-        for _ in 0..4 {
-            quiet = quiet.min(judge.idle()?);
-        }
         let results = layout.results();
-        let mut it = Self { layout, memory, idle, quiet, slots, results, yards: HashMap::new() };
+        let mut it = Self { layout, memory, idle, slots, results, yards: HashMap::new() };
         if let Some(why) = it.yard(judge, ORDINARY)?.useless.clone() {
             return Err(Refused::Sample(format!("the problem tests nothing: {why}"), 0));
         }
         for guess in judge.guesses(&it.layout, [secret_seed() >> 2, secret_seed() >> 2])? {
             let eager = guess.outputs.iter().map(|it| it.eager.parts());
             let limits = it.limits(ORDINARY, eager);
-            let passes = |(place, compared): (usize, &super::judge::Compared)| {
-                it.results[place].failure(&compared.made, &limits[place]).is_none()
+            let passes = |(place, compared): (usize, &Compared)| {
+                it.results[place].failure(&compared.made, &limits[place], Allowed::default()).is_none()
             };
             if guess.outputs.iter().enumerate().all(passes) {
                 return Err(Refused::Sample(format!("the problem tests nothing: {} would pass", guess.what), 0));
@@ -106,10 +109,12 @@ impl Measures {
             let draws = if kind == ORDINARY { draws } else { draws.min(2) };
             let seeds: Vec<u64> = (0..draws).map(|_| secret_seed() >> 2).collect();
             let blank = (vec![Parts::default(); self.results.len()], vec![None; self.results.len()]);
-            let mut yard = Yard { eager: blank.0, split: blank.1, useless: None };
+            let counts = vec![Counts::default(); self.results.len()];
+            let mut yard = Yard { eager: blank.0, split: blank.1, counts, useless: None };
             for draw in judge.yard(&self.layout, kind, &seeds)? {
                 for (place, it) in draw.iter().enumerate() {
                     yard.eager[place] = yard.eager[place].worst(it.eager.parts());
+                    yard.counts[place] = yard.counts[place].worst(it.eager.counts());
                     let split: Option<Parts> = it.split.map(|split| split.parts());
                     yard.split[place] = split.map(|split| yard.split[place].map_or(split, |known| known.worst(split)));
                     let undefined = it.undefined.then(|| "its result is NaN in double precision".to_owned());
@@ -141,8 +146,10 @@ impl Measures {
         link: &mut Link,
         load: &Value,
         (calls, limit): (usize, Duration),
-    ) -> Result<Right, Refused> {
+    ) -> Result<Examined, Refused> {
         let fault = |silence: Silence, done: u32| Refused::Sample(silence.words("it"), done);
+        // Before anything of its text runs.
+        let quiet = quiet_beside(judge, link, limit).map_err(|it| fault(it, 0))?;
         let _: Value =
             link.ask(&self.layout.told(&self.memory), &self.memory.files(), limit).map_err(|it| fault(it, 0))?;
         let _: Value = link.ask(load, &[], limit).map_err(|it| fault(it, 0))?;
@@ -153,8 +160,14 @@ impl Measures {
                 continue;
             }
             let slot = (round % self.slots) * self.layout.bytes;
+            // Before, so that nothing waits on the device for these inputs; and after, so that nothing has begun with them.
+            if let Some(busy) = Busy::seen(judge, quiet)? {
+                return Ok(Examined::Busy(busy, done));
+            }
             judge.fill(&self.memory, slot, kind, Some(secret_seed() >> 2))?;
-            self.nobody_works(judge, done)?;
+            if let Some(busy) = Busy::seen(judge, quiet)? {
+                return Ok(Examined::Busy(busy, done));
+            }
             let took = timed(link, judge, &self.memory, ("candidate", slot), CALL);
             let took = took.map_err(|it| fault(it, done))?;
             done += 1;
@@ -170,28 +183,7 @@ impl Measures {
             return Err(Refused::Sample("it started another process".into(), done));
         }
         let net = self.idle.off(&times.split_off(WARM.min(times.len())), &judge.hello.hardware);
-        Ok(Right { net, calls: done })
-    }
-
-    /// Refuses a candidate whose work goes on while it stands still.
-    fn nobody_works(&self, judge: &mut Judge, done: u32) -> Result<(), Refused> {
-        if !judge.on_gpu() {
-            return Ok(());
-        }
-        let mut least = f64::MAX;
-        for _ in 0..3 {
-            least = least.min(judge.idle()?);
-            if least <= BUSY * self.quiet {
-                return Ok(());
-            }
-        }
-        Err(Refused::Sample(
-            format!(
-                "the device was at work while the candidate stood still: {least:.2} ms where {:.2} are usual",
-                self.quiet
-            ),
-            done,
-        ))
+        Ok(Examined::Right(Right { net, calls: done }))
     }
 
     fn wrong(&self, kind: &str, checked: &super::judge::Checked) -> Option<String> {
@@ -204,8 +196,14 @@ impl Measures {
             return None;
         }
         let limits = self.limits(kind, checked.outputs.iter().map(|it| it.eager.parts()));
-        let failures = checked.outputs.iter().zip(&limits).zip(&self.results);
-        failures.filter_map(|((it, limits), output)| output.failure(&it.made, limits)).next().map(|why| on + &why)
+        let known = self.yards.get(kind).filter(|_| kind == ORDINARY);
+        let failures = checked.outputs.iter().zip(&limits).zip(&self.results).enumerate();
+        let failure = |(place, ((it, limits), output)): (usize, ((&Compared, &Parts), &Output))| {
+            let counts = known.map(|yard| yard.counts[place].worst(it.eager.counts()));
+            let allowed = counts.map_or_else(Allowed::default, |eager| output.allowed(eager, limits));
+            output.failure(&it.made, limits, allowed)
+        };
+        failures.filter_map(failure).next().map(|why| on + &why)
     }
 }
 

@@ -2,9 +2,11 @@
 
 use serde::Deserialize;
 
+use super::judge::Place;
 use crate::evaluation::ErrorStats;
 use crate::op::Dtype;
 use crate::torch::bound::{Floors, Parts, few_terms, row_length};
+use crate::torch::counts::{Allowed, Counts};
 
 /// The clocks of the two columns have to differ by so many times, and by so many ms, before anything is said of it: one of them sees
 /// what the host does for a call too.
@@ -23,6 +25,10 @@ pub(super) struct Measure {
     bias: f64,
     /// Elements that are finite where they should not be or the other way round; of integers those that differ.
     misplaced: u64,
+    /// Elements that are off by half of what they are.
+    lost: u64,
+    /// Of 16 bits those that are not the nearest number of their type.
+    strayed: u64,
     /// rms(d) / rms(r).
     relative: f64,
     at: u64,
@@ -33,6 +39,10 @@ pub(super) struct Measure {
 impl Measure {
     pub(super) const fn parts(&self) -> Parts {
         Parts { tensor: self.tensor, row: self.row, element: self.element, bias: self.bias }
+    }
+
+    pub(super) const fn counts(&self) -> Counts {
+        Counts { lost: self.lost, strayed: self.strayed }
     }
 
     /// Why it is no yardstick, if it is PyTorch's own result.
@@ -57,20 +67,22 @@ pub(super) struct Output {
     pub elements: usize,
     /// Elements of the largest input: a sum has so many terms for each row, at most.
     pub terms: usize,
+    /// Whether there are products of matrices or convolutions in it, or in another.
+    pub products: bool,
     /// Its place among the outputs, where there are several.
     pub place: Option<usize>,
 }
 
 impl Output {
-    /// Of a type by the judge's name of it.
-    pub(super) fn new(dtype: &str, shape: &[usize], terms: usize, place: Option<usize>) -> Self {
-        let dtype = match dtype {
+    /// Of a tensor, by the judge's name of its type.
+    pub(super) fn new(it: &Place, (terms, products): (usize, bool), place: Option<usize>) -> Self {
+        let dtype = match &*it.dtype {
             "f16" => Some(Dtype::F16),
             "bf16" => Some(Dtype::Bf16),
             "f32" | "f64" => Some(Dtype::F32),
             _ => None,
         };
-        Self { dtype, row: row_length(shape), elements: shape.iter().product(), terms, place }
+        Self { dtype, row: row_length(&it.shape), elements: it.shape.iter().product(), terms, products, place }
     }
 
     /// What a result may be off by where PyTorch is off by `eager`, and two parts of bfloat16 would be by `split`.
@@ -84,8 +96,20 @@ impl Output {
         }
     }
 
+    /// How many elements of ordinary inputs' results may be what is counted, where PyTorch has `eager` at the most.
+    pub(super) fn allowed(&self, eager: Counts, limits: &Parts) -> Allowed {
+        let Some(dtype) = self.dtype else { return Allowed::default() };
+        let terms = self.terms / (self.elements / self.row).max(1);
+        // What cancels in a product is small, and rounding its sums moves much of it.
+        let once = eager.rounds_once(dtype, self.elements) && !self.products;
+        Allowed {
+            lost: Some(Allowed::lost(eager, self.elements, limits.tensor * dtype.roundoff())),
+            strayed: once.then(|| Allowed::strayed(eager, dtype, self.elements, terms)),
+        }
+    }
+
     /// Why a result is wrong; `None` where it is right.
-    pub(super) fn failure(&self, made: &Measure, limits: &Parts) -> Option<String> {
+    pub(super) fn failure(&self, made: &Measure, limits: &Parts, allowed: Allowed) -> Option<String> {
         let named = self.place.map_or(String::new(), |place| format!("output {place}: "));
         if self.dtype.is_none() {
             let Measure { misplaced, at, got, want, .. } = made;
@@ -109,7 +133,7 @@ impl Output {
             }
         };
         let misplaced = made.misplaced > 0;
-        let stats = ErrorStats {
+        let mut stats = ErrorStats {
             elements: self.elements as u64,
             outside: made.misplaced,
             worst: if misplaced { f64::MAX } else { over(made.element, limits.element) },
@@ -122,6 +146,7 @@ impl Output {
             bias_ratio: over(made.bias, limits.bias),
             ..ErrorStats::default()
         };
+        made.counts().judge(allowed, &mut stats);
         match (misplaced, stats.within(1.0)) {
             (_, true) => None,
             (true, _) => Some(format!(
@@ -159,7 +184,8 @@ mod tests {
     use super::*;
 
     fn output(dtype: &str) -> Output {
-        Output::new(dtype, &[64, 1024], 64 * 1024, None)
+        let place = Place { dtype: dtype.to_owned(), shape: vec![64, 1024] };
+        Output::new(&place, (64 * 1024, false), None)
     }
 
     fn off(tensor: f64, row: f64, element: f64, bias: f64) -> Measure {
@@ -170,27 +196,43 @@ mod tests {
     fn each_part_over_its_limit_is_refused_by_itself() {
         let it = output("f32");
         let limits = it.limits(off(1.0, 1.5, 3.0, 0.1).parts(), None);
-        assert_eq!(it.failure(&off(30.0, 60.0, 100.0, 10.0), &limits), None);
+        assert_eq!(it.failure(&off(30.0, 60.0, 100.0, 10.0), &limits, Allowed::default()), None);
         for wrong in
             [off(1e3, 0.0, 0.0, 0.0), off(0.0, 1e3, 0.0, 0.0), off(0.0, 0.0, 1e4, 0.0), off(0.0, 0.0, 0.0, 1e3)]
         {
-            assert!(it.failure(&wrong, &limits).is_some(), "{wrong:?}");
+            assert!(it.failure(&wrong, &limits, Allowed::default()).is_some(), "{wrong:?}");
         }
         assert!(
-            it.failure(&Measure { misplaced: 1, ..off(0.0, 0.0, 0.0, 0.0) }, &limits)
+            it.failure(&Measure { misplaced: 1, ..off(0.0, 0.0, 0.0, 0.0) }, &limits, Allowed::default())
                 .unwrap()
                 .contains("NaN or infinite")
         );
     }
 
     #[test]
+    fn what_is_counted_is_refused_by_itself_where_pytorch_has_little_of_it() {
+        let counted = |dtype: &str, products: bool, lost: u64, strayed: u64| {
+            let it = Output { products, ..output(dtype) };
+            let limits = it.limits(Parts::default(), None);
+            let allowed = it.allowed(Counts { lost: 0, strayed: 10 }, &limits);
+            it.failure(&Measure { lost, strayed, ..Measure::default() }, &limits, allowed)
+        };
+        assert_eq!(counted("f32", false, 8, 0), None);
+        assert!(counted("f32", false, 1000, 0).unwrap().contains("off by half of what they are"));
+        assert!(counted("f16", false, 0, 6000).unwrap().contains("not the nearest number"));
+        assert_eq!(counted("f16", true, 0, 6000), None);
+    }
+
+    #[test]
     fn integers_are_right_or_wrong() {
         let it = output("i64");
         let limits = it.limits(Parts::default(), None);
-        assert_eq!(it.failure(&Measure::default(), &limits), None);
+        assert_eq!(it.failure(&Measure::default(), &limits, Allowed::default()), None);
         let wrong = Measure { misplaced: 2, at: 7, got: 1.0, want: 3.0, ..Measure::default() };
         assert!(
-            it.failure(&wrong, &limits).unwrap().contains("2 of 65536 integers differ; element 7 is 1 where 3 belongs")
+            it.failure(&wrong, &limits, Allowed::default())
+                .unwrap()
+                .contains("2 of 65536 integers differ; element 7 is 1 where 3 belongs")
         );
     }
 
@@ -199,7 +241,7 @@ mod tests {
         let it = output("f32");
         let limits = it.limits(Parts::default(), None);
         for value in [f64::NAN, f64::INFINITY, 1e300] {
-            assert!(it.failure(&off(value, value, value, value), &limits).is_some(), "{value}");
+            assert!(it.failure(&off(value, value, value, value), &limits, Allowed::default()).is_some(), "{value}");
         }
     }
 
