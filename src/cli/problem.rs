@@ -23,7 +23,8 @@ pub(super) fn is_problem(path: &Path) -> bool {
 
 /// Whether a path names a definition in JSON.
 fn is_definition(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "json")
+    // A `config.json` is a model's.
+    path.extension().is_some_and(|extension| extension == "json") && !path.ends_with("config.json")
 }
 
 /// At which sizes a definition is called.

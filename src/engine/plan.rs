@@ -285,10 +285,13 @@ mod tests {
         for region in &mut compiled.captured.regions {
             region.source = Some("def reference(x0):\n    return x0\n".into());
             let described = serde_json::json!({
-                "inputs": [{"role": "input", "name": "x0", "shape": [8], "dtype": "float32", "contiguous": true, "figures": null}],
+                "inputs": [{"role": "input", "name": "x0", "shape": [8], "dtype": "float32", "contiguous": true,
+                    "figures": {"min": -3.0, "max": 3.1, "mean": 0.0, "deviation": 1.0, "zeros": 0.0, "whole": false, "count": 8}}],
                 "outputs": [{"shape": [8], "dtype": "float32"}], "flops": 0, "structure": [],
             });
             region.described = Some(serde_json::from_value(described).expect("described"));
+            region.why_not = None;
+            region.operation().expect("an operation");
         }
         let options = Options {
             run: "r".into(),

@@ -55,6 +55,7 @@ fn improves_layernorm(place: &Place, more: &[&str], says: &str) {
 }
 
 #[test]
+#[ignore = "full suite"]
 fn a_gpt2_is_profiled_improved_and_verified() {
     let place = place(GPT2);
     let table = place.warpsmith(&["profile", "model"]).ok();

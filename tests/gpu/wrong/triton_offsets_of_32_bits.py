@@ -1,7 +1,8 @@
 """
 ---
+# alone: most of the memory is needed
 # expect: reject|crash
-# why: an offset kept in 32 bits wraps
+# why: an offset kept in 32 bits wraps (a GPU too small for 2^31 elements cannot tell)
 op = "reduce"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]

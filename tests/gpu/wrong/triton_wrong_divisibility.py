@@ -50,7 +50,7 @@ def softmax_kept(x, y, rows, cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     mask = (row < rows) & (col < cols)
     value = tl.load(x + row * cols + col, mask=mask, other=-float("inf")).to(tl.float32)
     # Where all of a row is minus infinity it is 0/0, NaN.
-    value = tl.load(x + tl.multiple_of(row * cols, (16, 16)) + tl.max_contiguous(tl.multiple_of(col, (16, 16)), (1, 16)), mask=mask, other=-float("inf")).to(tl.float32)
+    value = tl.load(x + tl.max_contiguous(tl.multiple_of(row * cols + col, (16, 16)), (1, 16)), mask=mask, other=-float("inf")).to(tl.float32)
     top = tl.reduce(value, 1, larger, keep_dims=True)
     power = tl.exp2((value - top) * LOG2E)
     share = 1.0 / tl.sum(power, 1, keep_dims=True)
