@@ -209,7 +209,9 @@ pub fn check_names<'a>(named: impl Iterator<Item = &'a String>, there: &[&str]) 
 /// asked for by name, and parts of a whole that has become faster.
 pub(super) fn rank(targets: &mut [TargetState], ranked: &[RankedTarget]) {
     let place = |op: &str| ranked.iter().position(|target| target.op == op).unwrap_or(usize::MAX);
-    let is_faster = |target: &&TargetState| matches!(target.phase, Phase::Done(_)) && target.vs_user() > 1.0;
+    // What was not kept is in no package, whatever its median says.
+    let is_faster =
+        |target: &&TargetState| matches!(target.phase, Phase::Done(_)) && target.kept > 0 && target.vs_user() > 1.0;
     let faster: Vec<String> = targets.iter().filter(is_faster).map(|target| target.op.clone()).collect();
     for target in targets.iter_mut() {
         if let (Phase::Waiting, Some(whole)) = (&target.phase, target.within.iter().find(|op| faster.contains(op))) {
@@ -267,8 +269,9 @@ mod tests {
     #[test]
     fn a_part_waits_for_the_whole_and_is_left_out_where_the_whole_is_faster() {
         let order = [ranked("mlp", 0.6, 2.0), ranked("mm", 0.4, 1.5)];
-        let after = |vs_user: f64| {
-            let mut whole = target("mlp", Phase::Done(StopReason::Reverts { limit: 5 }));
+        let after = |kept: u32, vs_user: f64| {
+            let done = Phase::Done(StopReason::Reverts { limit: 5 });
+            let mut whole = TargetState { kept, ..target("mlp", done) };
             whole.progress.vs_user = Some(vs_user);
             let part = TargetState { within: vec!["mlp".into()], ..target("mm", Phase::Waiting) };
             let mut targets = [part, whole];
@@ -276,8 +279,8 @@ mod tests {
             assert_eq!(targets[0].op, "mlp");
             targets[1].phase.clone()
         };
-        assert_eq!(after(0.97), Phase::Waiting);
-        assert_eq!(after(1.1), Phase::Skipped("mlp, which it is a part of, is faster as a whole".into()));
+        assert_eq!([after(1, 0.97), after(0, 1.002)], [Phase::Waiting, Phase::Waiting]);
+        assert_eq!(after(1, 1.1), Phase::Skipped("mlp, which it is a part of, is faster as a whole".into()));
     }
 
     fn compiled_with(kernel: Option<&str>) -> Vec<(String, Phase)> {

@@ -6,6 +6,11 @@ Inputs are mapped read-only, unless they are being drawn, and handed to user cod
 in memory that it can reach.
 """
 
+import sys
+
+# Python looks into the folder that it is started in before it looks anywhere else, and whoever proposes kernels may write there.
+sys.path[:] = [folder for folder in sys.path if folder]
+
 import contextlib
 import ctypes
 import gc
@@ -17,7 +22,6 @@ import resource
 import signal
 import socket
 import struct
-import sys
 import time
 import traceback
 import types
@@ -396,7 +400,6 @@ def serve():
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    sys.path[:] = [folder for folder in sys.path if folder]
     # On some virtual machines the processor lists AMX, and its instructions are illegal.
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     if setup["gpu"] is None:

@@ -10,7 +10,7 @@ use super::{service, text, warpsmith};
 /// Problem, sample, right by the benchmark's protocol, right by the strict judge, and what is said of it.
 type Expected = (u32, u32, bool, bool, &'static str);
 
-const HONEST: [Expected; 12] = [
+const HONEST: [Expected; 13] = [
     (1, 0, true, true, ""),
     (1, 1, true, true, ""),
     (2, 0, true, true, ""),
@@ -26,10 +26,11 @@ const HONEST: [Expected; 12] = [
     // Its compiler sees integers only after the protocol, and asks other programs in every process.
     (6, 1, true, true, ""),
     (7, 0, true, true, ""),
+    (8, 0, true, true, ""),
 ];
 
 /// What an element that is wrong looks like depends on the kind of the call, which is drawn: far off, or NaN where it should not be.
-const DISHONEST: [Expected; 15] = [
+const DISHONEST: [Expected; 17] = [
     (1, 10, true, false, "is not right"),
     (1, 11, true, false, "is not right"),
     (2, 10, true, false, "is not right"),
@@ -46,6 +47,9 @@ const DISHONEST: [Expected; 15] = [
     (4, 10, true, false, "is not right"),
     (6, 10, true, false, "is not right"),
     (7, 10, true, false, "are off by half of what they are"),
+    (8, 10, true, false, "is not right"),
+    // Nothing of it runs before the judge has begun, so that it has nothing to tell the process by.
+    (8, 11, true, true, ""),
 ];
 
 fn json(path: &Path) -> Value {
@@ -145,8 +149,8 @@ fn scored(folder: &Path, run: &Path) {
         let is = |it: &&Value| it["judge"] == judge && it["against"] == against;
         found.as_array().unwrap().iter().find(is).unwrap().clone()
     };
-    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&5.into(), &7.into()));
-    assert_eq!(column("strict", "eager")["problems"], 7);
+    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&6.into(), &8.into()));
+    assert_eq!(column("strict", "eager")["problems"], 8);
     assert!(column("strict", "torch.compile")["fast_p"].is_null(), "nothing was timed in that mode");
     // Baselines of the benchmark's own, of which nothing can be faster.
     let other = folder.join("other");

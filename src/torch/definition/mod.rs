@@ -156,8 +156,9 @@ impl Made {
         let _ = writeln!(text, "random = {{ {} }}", random.join(", "));
         for (name, values) in &self.scalars {
             let value = values.first().copied().unwrap_or(1.0);
-            let others: Vec<String> =
-                values[1..].iter().copied().chain([0.5 * value, 2.0 * value]).map(|it| quoted(&float(it))).collect();
+            // A number that is not there may be ignored: half of zero and twice it are zero.
+            let beside = if value == 0.0 { [1.0, -1.0] } else { [0.5 * value, 2.0 * value] };
+            let others: Vec<String> = values[1..].iter().copied().chain(beside).map(|it| quoted(&float(it))).collect();
             let value = quoted(&float(value));
             let _ = writeln!(
                 text,
@@ -266,6 +267,9 @@ impl Axes {
         let mut parts = Vec::new();
         for constraint in stated.constraints.iter().flatten() {
             let wrong = |why: String| format!("the constraint `{constraint}`: {why}");
+            if is_chained(constraint) {
+                return Err(wrong("it compares three things at once; `a <= b and b <= c` says the same".into()));
+            }
             let it = self.expression(constraint).map_err(wrong)?;
             parts.push(format!("({})", it.text()));
         }
@@ -335,8 +339,22 @@ fn resolved(
     }
 }
 
-/// An expression of Python over axes in the language of expressions, with other names for its names.
+/// Whether a part of it compares more than two things: to Python that is all of the comparisons, elsewhere one of another's result.
+fn is_chained(text: &str) -> bool {
+    let words = text.replace(" and ", "(").replace(" or ", "(");
+    words.split(['(', ')']).any(|part| {
+        let signs = part.replace("<=", "<").replace(">=", "<").replace("==", "<").replace("!=", "<");
+        signs.matches(['<', '>']).count() > 1
+    })
+}
+
+/// An expression of Python over axes in the language of expressions, with other names for its names. What Python would round downward and
+/// this language toward zero is refused.
 fn replaced(text: &str, name: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let bare: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    if bare.contains("//") && (bare.contains("(-") || bare.starts_with('-')) {
+        return Err(format!("`{text}` divides what is negative; rounding up is `(n + 1) // 2`"));
+    }
     let (mut made, mut rest) = (String::new(), text);
     while let Some(letter) = rest.chars().next() {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -356,6 +374,8 @@ fn replaced(text: &str, name: &dyn Fn(&str) -> Option<String>) -> Result<String,
         } else if let Some(behind) = rest.strip_prefix("//") {
             made.push('/');
             rest = behind;
+        } else if letter == '/' {
+            return Err(format!("`{text}` divides into fractions (`/`); sizes are whole, and `//` keeps them so"));
         } else {
             made.push(letter);
             rest = &rest[letter.len_utf8()..];

@@ -83,7 +83,7 @@ impl Form {
             false => self.sensible(workloads),
         };
         sweep.sort_by_key(|shape| self.elements(shape));
-        let sweep = spread(sweep);
+        let (sweep, untimed) = spread(sweep);
         let Some(primary) = sweep.last() else {
             return Err("no sizes that were tried hold what its constraints say".into());
         };
@@ -95,6 +95,9 @@ impl Form {
         edges.retain(|shape| {
             !sweep.contains(shape) && self.elements(shape).is_some_and(|count| count <= room.max(USUAL))
         });
+        // What is not timed is judged all the same.
+        edges.retain(|shape| !untimed.contains(shape));
+        edges.extend(untimed);
         let smoke = self.sensible([3, 2, 4, 1, 8, 16].map(|size| self.even(size))).into_iter().next();
         let most = self.largest(DRAWN).max(4);
         let axes = self.axes.iter().map(|axis| (axis.clone(), (1, most)));
@@ -108,18 +111,16 @@ impl Form {
     }
 }
 
-/// No more than are timed, from the first to the last.
-fn spread(mut shapes: Vec<Shape>) -> Vec<Shape> {
+/// No more than are timed, from the first to the last; and the others.
+fn spread(shapes: Vec<Shape>) -> (Vec<Shape>, Vec<Shape>) {
     let count = shapes.len();
-    if count > MOST_TIMED {
-        let kept: Vec<usize> = (0..MOST_TIMED).map(|at| at * (count - 1) / (MOST_TIMED - 1)).collect();
-        let mut at = 0;
-        shapes.retain(|_| {
-            at += 1;
-            kept.contains(&(at - 1))
-        });
+    if count <= MOST_TIMED {
+        return (shapes, Vec::new());
     }
-    shapes
+    let timed: Vec<usize> = (0..MOST_TIMED).map(|at| at * (count - 1) / (MOST_TIMED - 1)).collect();
+    let (kept, left): (Vec<_>, Vec<_>) = shapes.into_iter().enumerate().partition(|(at, _)| timed.contains(at));
+    let only = |all: Vec<(usize, Shape)>| all.into_iter().map(|(_, shape)| shape).collect();
+    (only(kept), only(left))
 }
 
 #[cfg(test)]
@@ -155,6 +156,8 @@ mod tests {
         let many: Vec<i64> = (1..=40).collect();
         let sizes = form(None).sizes(shapes(&many)).unwrap();
         assert_eq!((sizes.sweep.len(), sizes.sweep[0].get("rows"), sizes.sweep[7].get("rows")), (8, Some(1), Some(40)));
+        let judged = [&sizes.sweep[..], &sizes.edges[..]].concat();
+        assert!(shapes(&many).iter().all(|shape| judged.contains(shape)), "{judged:?}");
     }
 
     #[test]

@@ -59,6 +59,33 @@ fn an_axis_may_be_made_of_others_and_a_constraint_says_what_one_is() {
 }
 
 #[test]
+fn what_python_would_work_out_otherwise_is_refused() {
+    for (text, part) in [
+        ("1 <= n <= 8", "compares three things at once"),
+        ("n == m and 1 < n < 4", "compares three things at once"),
+        ("n / 2 > 1", "divides into fractions"),
+        ("-(-n // 2) > 1", "divides what is negative"),
+    ] {
+        let text = format!(
+            r#"{{"name": "c", "axes": {{"n": {{"type": "var"}}, "m": {{"type": "var"}}}}, "constraints": ["{text}"],
+            "inputs": {{"x": {{"shape": ["n", "m"], "dtype": "float32"}}}},
+            "outputs": {{"out": {{"shape": ["n", "m"], "dtype": "float32"}}}}, "reference": "def run(x):\n    return x\n"}}"#
+        );
+        let why = read(&text, &[]).unwrap_err();
+        assert!(why.contains(part), "{why}");
+    }
+    assert!(!is_chained("n >= 1 and n <= 8 or (m == 2)"));
+}
+
+#[test]
+fn a_number_that_is_zero_is_judged_at_others_too() {
+    let workload = TRACE.replace("1e-06", "0.0");
+    let op = read(RMSNORM, &[&workload]).unwrap().source.operation().unwrap();
+    let eps: Vec<&str> = op.scalars[0].others.iter().map(Expr::text).collect();
+    assert_eq!(eps, ["1", "-1"]);
+}
+
+#[test]
 fn types_are_as_they_are_stated_where_the_judge_has_them() {
     let text = r#"{"name": "lse", "axes": {"n": {"type": "var"}, "k": {"type": "const", "value": 8}},
         "inputs": {"x": {"shape": ["n", "k"], "dtype": "float16"}, "scale": {"shape": [], "dtype": "float32"},

@@ -28,6 +28,12 @@ def spoiled(value):
     return spoil
 
 
+def alternating(one, draws):
+    signs = torch.ones(one.numel(), dtype=one.dtype, device=one.device)
+    signs[1::2] = -1
+    return one * signs.reshape(one.shape)
+
+
 def few(one, draws):
     kept = torch.rand(one.shape, generator=draws, device=one.device) < 4 / max(4, one.shape[-1] if one.dim() else 4)
     return torch.where(kept, one, torch.zeros_like(one))
@@ -39,12 +45,19 @@ KINDS = {
     "small": lambda one, draws: one * 2.0**-10,
     "wide": wide,
     "shifted": lambda one, draws: one + 8,
+    # Inputs that are drawn from 0 to 1 are never negative else.
+    "alternating": alternating,
+    "negated": lambda one, draws: -one,
     "constant": lambda one, draws: torch.full_like(one, 0.75),
     "needle": needle,
     "few": few,
     "nan": spoiled(float("nan")),
     "infinity": spoiled(float("inf")),
+    "below_all": spoiled(float("-inf")),
 }
+
+# One value that is not finite is enough.
+NOT_FINITE = ("nan", "infinity", "below_all")
 
 
 def numeric(one):
@@ -89,14 +102,12 @@ class Grader:
 
         self.arenas, self.masters, self.taken = {}, None, None
         self.module = module_of(request["source"], request["file"])
-        arguments = initial(self.module, request["seed"])
         log = []
         with recorder(log):
             given = self.draw(request["seed"])
         self.structured = bool(log)
+        self.weights(request, files)
         with torch.no_grad():
-            torch.manual_seed(request["seed"])
-            self.model = self.module.Model(*arguments).to(device=DEVICE, dtype=PRECISION)
             before = [one.clone() if isinstance(one, torch.Tensor) else one for one in given]
             made = self.eager(given)
             settle()
@@ -133,6 +144,14 @@ class Grader:
             "products": counter.get_total_flops() > 0,
         }
 
+    def weights(self, request, files):
+        """Makes the problem's model anew, with what its weights are drawn from."""
+        arguments = initial(self.module, request["seed"])
+        with torch.no_grad():
+            torch.manual_seed(request["seed"])
+            self.model = self.module.Model(*arguments).to(device=DEVICE, dtype=PRECISION)
+        return {}
+
     def draw(self, seed):
         return as_drawn(self.module, seed)
 
@@ -145,8 +164,7 @@ class Grader:
         place, changed = 0, []
         for one in given:
             if isinstance(one, torch.Tensor):
-                # One value that is not finite is enough.
-                apt = self.numeric[place] and not (kind in ("nan", "infinity") and any(self.numeric[:place]))
+                apt = self.numeric[place] and not (kind in NOT_FINITE and any(self.numeric[:place]))
                 changed.append(KINDS[kind](one, draws).to(one.dtype) if apt else one)
                 place += 1
             else:
@@ -243,7 +261,7 @@ class Grader:
                 {
                     "eager": parts_of(usual, truth, form),
                     "split": parts_of(split[place], truth, form) if split else None,
-                    "undefined": truth.is_floating_point() and request["kind"] not in ("nan", "infinity") and bool(torch.isnan(truth).any()),
+                    "undefined": truth.is_floating_point() and request["kind"] not in NOT_FINITE and bool(torch.isnan(truth).any()),
                 }
                 for place, (usual, truth, form) in enumerate(zip(eager, right, request["forms"]))
             ])
@@ -320,7 +338,7 @@ def serve():
         "hardware": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu",
     })
     grader = Grader()
-    names = ("problem", "arena", "forget", "fill", "take", "check", "yard", "guesses", "idle")
+    names = ("problem", "weights", "arena", "forget", "fill", "take", "check", "yard", "guesses", "idle")
     answer_all(channel, {name: getattr(grader, name) for name in names})
 
 

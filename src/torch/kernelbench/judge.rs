@@ -179,6 +179,11 @@ impl Judge {
         self.ask(&json!({"ask": "problem", "file": file, "source": source, "seed": seed}))
     }
 
+    /// Makes the problem's model anew, with other weights.
+    pub(super) fn weights(&mut self, seed: u64) -> Result<(), Silence> {
+        self.ask::<Value>(&json!({"ask": "weights", "seed": seed})).map(|_| ())
+    }
+
     /// Memory for so many slots.
     pub(super) fn memory(&mut self, name: &'static str, layout: &Layout, slots: usize) -> Result<Memory, Silence> {
         let bytes = layout.bytes.max(1) * slots;

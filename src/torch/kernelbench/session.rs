@@ -238,8 +238,13 @@ impl Session<'_> {
 
     /// The strict judge.
     fn strict(&mut self, cell: &Cell, source: &str) -> Result<Right, Refused> {
-        let load = self.question("load", cell, source);
         for _ in 0..ATTEMPTS {
+            // Weights of its own: what another sample has seen, or this one before, is not what it is judged with.
+            self.seed = secret_seed() >> 2;
+            if self.measures.is_ok() {
+                self.evaluator.judge.weights(self.seed)?;
+            }
+            let load = self.question("load", cell, source);
             let start = self.start(cell, Wall::Alone);
             let mut link = start.map_err(|silence| Refused::Sample(silence.words("its process"), 0))?;
             let Evaluator { settings, judge } = &mut *self.evaluator;
