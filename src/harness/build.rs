@@ -170,10 +170,6 @@ impl<B: Backend> Build<B> {
         cancelled: &AtomicBool,
         early: &mut dyn FnMut(&Making<'_, B>),
     ) -> Result<Vec<Self>, Failure> {
-        for given in wanted.iter().map(|wanted| &wanted.kernel).filter(|kernel| !kernel.front.given.is_empty()) {
-            // A value that it gives itself stands for nothing that the operation or the device has.
-            given.check_against(op).map_err(refuse)?;
-        }
         let planned = wanted.into_iter().map(|wanted| Plan::new(backend, wanted)).collect::<Result<Vec<_>, _>>()?;
         let files: Vec<Source<'_>> = planned.iter().map(Plan::source).collect();
         let mut first = planned.first().map(Making::new);

@@ -70,8 +70,8 @@ pub struct FrontMatter {
     /// Constants derived from the others.
     #[serde(default, rename = "let")]
     pub lets: BTreeMap<String, Expr>,
-    /// What it is told beside the operation's symbols and scalars, one value each (in C, for its expressions alone): a kernel of an operation of any size, used for
-    /// another operation of one size, finds its sizes here.
+    /// What it is told beside the operation's symbols and scalars, one value each (in C, for its expressions alone): a kernel of an
+    /// operation of any size, used for another operation of one size, finds its sizes here.
     #[serde(default)]
     pub given: BTreeMap<String, Given>,
     /// Other constants for some shapes; the first that holds is taken.

@@ -29,6 +29,16 @@ const REFUSED: &[Row] = &[
         "mutable static state",
     ),
     refused(
+        "a size of the operation's that it gives itself",
+        &[("\"f32\"]\n---", "\"f32\"]\ndomain = \"rows == 4\"\n[given]\nrows = 4\n---")],
+        "`rows` is the name of the operation rmsnorm already",
+    ),
+    refused(
+        "a fact of the device that it gives itself",
+        &[("\"f32\"]\n---", "\"f32\"]\n[given]\nCORES = 64\n---")],
+        "`CORES` is the name of a fact of the device already",
+    ),
+    refused(
         "a clock of the library (7)",
         &[
             ("float eps) {", "float eps) {\n    long t[2]; clock_gettime(1, t); eps += t[0] == 3;"),

@@ -93,6 +93,9 @@ impl Backend for Cpu {
         files: &[Source<'_>],
         cancelled: &AtomicBool,
     ) -> Result<Vec<Vec<Image>>, BuildError> {
+        for Source { kernel, .. } in files {
+            kernel.check_against(op).map_err(|error| BuildError::Kernel(error.to_string()))?;
+        }
         let units: Vec<Unit<'_>> = files
             .iter()
             .flat_map(|Source { kernel, resolutions, .. }| {

@@ -50,10 +50,10 @@ class Kernel:
 
     def check(self, tensors):
         """Everything that was judged, or an error: never a kernel on what it was not judged for."""
-        for one, (shape, stride, dtype) in zip(tensors, self.forms):
+        for at, (one, (shape, stride, dtype)) in enumerate(zip(tensors, self.forms)):
             if one.shape != shape or one.dtype is not dtype or not getattr(one, IS_OURS) or one.stride() != stride and not alike(one, stride):
                 raise RuntimeError(
-                    f"{self.name}: an argument is {one.dtype} {tuple(one.shape)} strides {one.stride()} on {one.device}; "
+                    f"{self.name}: argument {at} is {one.dtype} {tuple(one.shape)} strides {one.stride()} on {one.device}; "
                     f"judged was {dtype} {shape} strides {stride} on {KIND}"
                 )
 

@@ -12,6 +12,11 @@ import time
 
 import torch
 
+# Copies of weights are together so many times the L2 cache, and no more than so many; below so many bytes there are none.
+COLD, MOST_COPIES, LEAST_COPIED = 3, 16, 1 << 20
+# One graph of a region has so many calls, since starting a graph costs as much as a short kernel takes; fewer where they are long (µs).
+GRAPH_CALLS, GRAPH_US = 16, 2000.0
+
 
 class Captured:
     """One graph, with the values that its nodes had in one pass."""
@@ -205,23 +210,13 @@ def flops(region):
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    values = {node: node.meta["val"] for node in region.inputs}
-    mode = next((one.fake_mode for one in values.values() if hasattr(one, "fake_mode")), None)
+    values = [node.meta["val"] for node in region.inputs]
+    mode = next((one.fake_mode for one in values if hasattr(one, "fake_mode")), None)
     if mode is None:
         return 0
     with torch.no_grad(), mode, counter:
-        run(region, values)
+        graph_of(region)(*values)
     return int(counter.get_total_flops())
-
-
-def run(region, values):
-    """The region, operator by operator."""
-    from torch.fx.node import map_arg
-
-    known = dict(values)
-    for node in region.nodes:
-        known[node] = node.target(*map_arg(node.args, known.__getitem__), **map_arg(node.kwargs, known.__getitem__))
-    return [known[node] for node in region.outputs]
 
 
 def alone(region, device):
@@ -252,12 +247,6 @@ def graph_of(region):
         known[node] = graph.node_copy(node, known.__getitem__)
     graph.output(tuple(known[node] for node in region.outputs))
     return torch.fx.GraphModule({}, graph)
-
-
-# Copies of weights are together so many times the L2 cache, and no more than so many; below so many bytes there are none.
-COLD, MOST_COPIES, LEAST_COPIED = 3, 16, 1 << 20
-# One graph of a region has so many calls, since starting a graph costs as much as a short kernel takes; fewer where they are long (µs).
-GRAPH_CALLS, GRAPH_US = 16, 2000.0
 
 
 def replayed(call, copies, device):

@@ -236,21 +236,23 @@ impl Cublas {
         let handle = self.handle;
         // SAFETY: the handle is open; addresses, steps and sizes describe matrices inside the device's memory (the callers'
         // promise, as for every launch: a wrong one faults there, not here); the scalars are read before the call returns.
-        let result = unsafe {
+        let (call, result) = unsafe {
             if count == 1 {
-                (self.gemm)(
+                let result = (self.gemm)(
                     handle, first, plain, cols, rows, terms, scalars[0], b.at, kind, b_step, a.at, kind, a_step,
                     scalars[1], out.at, kind, out_step, compute, -1,
-                )
+                );
+                ("cublasGemmEx", result)
             } else {
-                (self.batch)(
+                let result = (self.batch)(
                     handle, first, plain, cols, rows, terms, scalars[0], b.at, kind, b_step, b.next, a.at, kind,
                     a_step, a.next, scalars[1], out.at, kind, out_step, out.next, count, compute, -1,
-                )
+                );
+                ("cublasGemmStridedBatchedEx", result)
             }
         };
         self.gpu.touched();
-        status("cublasGemmEx", result).map_err(CudaError::Launch)
+        status(call, result).map_err(CudaError::Launch)
     }
 }
 
