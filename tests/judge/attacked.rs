@@ -10,7 +10,7 @@ use warpsmith::kernel::KernelFile;
 use warpsmith::op::{Dtype, OpSource, Shape, TargetShape};
 use warpsmith::worker::protocol::Ask;
 
-use crate::bench::{Edits, answer, correct, edit, read, task};
+use crate::bench::{Edits, ROUNDS, answer, correct, edit, read, task};
 use crate::honest::small;
 
 /// No maximum is subtracted where the condition holds, which may look at the row `x + r * cols`.
@@ -92,7 +92,7 @@ fn against(candidate: &str, incumbent: &str, shape: Shape) -> EvaluationTask {
     let op = KernelFile::parse(candidate).unwrap().front.op;
     EvaluationTask {
         target: vec![TargetShape { shape, dtype: Dtype::F32, calls: 1 }],
-        precision: Some(Precision { margin: 1.3, spread: 0.1, rounds: 1 }),
+        precision: Some(Precision { margin: 1.3, spread: 0.1, rounds: ROUNDS }),
         examination_s: 2.5,
         ..task(&op, candidate, incumbent)
     }

@@ -17,6 +17,10 @@ pub fn starter(op: &str) -> String {
     read(&format!("kernels/cpu/{op}.c")).unwrap()
 }
 
+/// Rounds of a block: where a launch takes as long as a sample, as on a busy machine, a process has no more than a few launches a block,
+/// and kernels that behave for the first sixty must have more than that.
+pub const ROUNDS: u32 = 4;
+
 /// Judged against `incumbent`. The wide margin lets timing give up soon on what is merely as fast.
 pub fn task(op: &str, candidate: &str, incumbent: &str) -> EvaluationTask {
     EvaluationTask {
@@ -26,7 +30,7 @@ pub fn task(op: &str, candidate: &str, incumbent: &str) -> EvaluationTask {
         baseline: None,
         target: target(op),
         seed: 20,
-        precision: Some(Precision { margin: 3.0, spread: 1.0, rounds: 1 }),
+        precision: Some(Precision { margin: 3.0, spread: 1.0, rounds: ROUNDS }),
         examination_s: 0.0,
         look: false,
         branch_over_best: None,
