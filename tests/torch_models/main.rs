@@ -278,6 +278,65 @@ print(json.dumps(dict(first=first, called=my_kernels.status()['called'])))
     assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["called"][whole] == 1, "{seen} {said}");
 }
 
+/// Heads from three products, heads from one, and a call that Inductor hands on like them.
+const ATTENTION: &str = "
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(96, 96) for _ in range(3))
+        self.qkv = nn.Linear(96, 288)
+
+    def heads(self, x):
+        return x.view(2, 40, 6, 16).transpose(1, 2)
+
+    def forward(self, x):
+        mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in (self.q, self.k, self.v)))
+        q, k, v = (self.heads(one) for one in self.qkv(mixed.transpose(1, 2).reshape(2, 40, 96)).split(96, dim=2))
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.sort(mixed, dim=-1).values
+
+def get_inputs():
+    return [torch.randn(2, 40, 96)]
+";
+
+#[test]
+#[ignore = "full suite"]
+fn everything_that_inductor_calls_is_a_row_and_attention_begins_with_the_kernel_that_ships() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("model/model.py"), ATTENTION).unwrap();
+    let profile: Value = serde_json::from_str(&place.said(&["profile", "model", "--json"])).unwrap();
+    let calls = |name: &str| -> Vec<&Value> {
+        let rows = profile["captured"]["regions"].as_array().unwrap().iter();
+        rows.filter(|row| row["kind"] == "library" && row["name"].as_str().unwrap().starts_with(name)).collect()
+    };
+    assert_eq!(calls("sort").len(), 1, "{profile}");
+    let attention = calls("attention");
+    assert_eq!(attention.len(), 2, "{profile}");
+    assert!(attention.iter().all(|row| row["us"].as_f64().unwrap() > 0.0 && row["why_not"].is_null()), "{profile}");
+    let shipped: Vec<&Value> = attention.iter().map(|row| &row["shipped"]).filter(|it| !it.is_null()).collect();
+    assert_eq!(shipped.len(), 1, "{profile}");
+    assert_eq!(shipped[0]["op"], "flash_attention");
+    let symbols = [("B", 2), ("H", 6), ("H_kv", 6), ("S_q", 40), ("S_kv", 40), ("D", 16), ("causal", 0), ("bshd", 1)];
+    assert!(symbols.iter().all(|(symbol, size)| shipped[0]["symbols"][symbol] == *size), "{profile}");
+
+    let name = attention.iter().find(|row| !row["shipped"].is_null()).unwrap()["name"].as_str().unwrap();
+    place.said(&["run", "model", "--only", name, "--seed", "3", "--max-reverts", "1", "--budget", "60s"]);
+    place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
+    let (seen, said) = place.python(&format!(
+        "{START}
+my_kernels.enable()
+with torch.no_grad():
+    first = off(torch.compile(net)(x), want)
+print(json.dumps(dict(first=first, called=my_kernels.status()['called'])))
+"
+    ));
+    assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["called"][name] == 1, "{seen} {said}");
+}
+
 #[test]
 fn what_cannot_be_a_model_is_told_in_a_sentence() {
     let Some(place) = Place::new() else { return };

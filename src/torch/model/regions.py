@@ -103,8 +103,23 @@ def is_pure(node):
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    random = torch.Tag.nondeterministic_seeded in target.tags or "inductor_random" in str(target) or "inductor_seed" in str(target)
+    # PyTorch calls attention random whether it drops anything or not.
+    random = torch.Tag.nondeterministic_seeded in target.tags and not (is_attention(node) and argument(node, "dropout_p") == 0)
+    random = random or "inductor_random" in str(target) or "inductor_seed" in str(target)
     return not (target._schema.is_mutable or random)
+
+
+def is_attention(node):
+    """One of PyTorch's own kernels for attention, whichever it chose."""
+    return isinstance(node.target, torch._ops.OpOverload) and packet(node).startswith("_scaled_dot_product_") and "backward" not in packet(node)
+
+
+def argument(node, name):
+    """An argument of an operator's call by its name, or what stands for it; none where the operator has no such argument."""
+    for at, one in enumerate(node.target._schema.arguments):
+        if one.name == name:
+            return node.kwargs.get(name, node.args[at] if at < len(node.args) else one.default_value)
+    return None
 
 
 def is_fusible(node):
@@ -123,10 +138,11 @@ def is_fusible(node):
 
 
 def is_library(node):
-    """Products, convolutions, attention: what has a count of floating-point operations."""
-    from torch.utils.flop_counter import flop_registry
-
-    return node.op == "call_function" and is_pure(node) and node.target.overloadpacket in flop_registry
+    """What Inductor calls and does not write: products, convolutions, attention, sorting, operators of others."""
+    if node.op != "call_function" or not is_pure(node) or is_fusible(node) or is_moved(node):
+        return False
+    value = node.meta.get("val")
+    return any(isinstance(one, torch.Tensor) for one in (value if isinstance(value, (list, tuple)) else [value]))
 
 
 def is_static(region):

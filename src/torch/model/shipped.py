@@ -7,7 +7,7 @@ import math
 MOST_WORK = {"cpu": 1 << 36, "cuda": 1 << 42}
 
 
-def shipped(row, constants, device):
+def shipped(row, region, device):
     """{"op", "tensors", "symbols", "scalars"}: how the operation's kernel is called for the region; none where it is no such operation."""
     described = row["described"]
     if not described or described["flops"] > MOST_WORK[torch.device(device).type] or len(described["outputs"]) != 1:
@@ -17,7 +17,7 @@ def shipped(row, constants, device):
         return None
     inputs = {one["name"]: one["shape"] for one in inputs}
     values = None
-    for op, tensors, symbols, scalars, compute in candidates(inputs, output["shape"], constants):
+    for op, tensors, symbols, scalars, compute in candidates(inputs, output["shape"], region):
         if values is None:
             drawn = torch.Generator(device).manual_seed(1)
             values = {name: torch.randn(shape, generator=drawn, dtype=torch.float64, device=device) for name, shape in inputs.items()}
@@ -30,17 +30,17 @@ def shipped(row, constants, device):
     return None
 
 
-def candidates(inputs, out, constants):
+def candidates(inputs, out, region):
     """Operations that a region with inputs and an output of these sizes may be, the plainest first."""
     import itertools
 
-    names = list(inputs)
+    names, constants = list(inputs), constants_of(region)
     for order in itertools.permutations(names):
         yield from products(inputs, out, order)
     for order in itertools.permutations(names):
         yield from rows(inputs, out, order, constants)
     for order in itertools.permutations(names):
-        yield from attention(inputs, out, order)
+        yield from attentions(inputs, out, order, region)
     for order in itertools.permutations(names):
         yield from swiglu(inputs, out, order)
 
@@ -72,12 +72,24 @@ def products(inputs, out, order):
         yield "matmul", tensors, symbols, {}, compute
 
 
-def attention(inputs, out, order):
-    if len(order) != 3 or any(len(inputs[name]) != 4 or 0 in inputs[name] for name in order):
+def attentions(inputs, out, order, region):
+    """Attention over tensors of four sizes as they are, and over those that the region itself has there, however many sizes they have outside."""
+    if len(order) != 3 or any(0 in inputs[name] for name in order):
         return
-    q, k, v = (inputs[name] for name in order)
+    shapes = [inputs[name] for name in order]
+    if all(len(shape) == 4 for shape in shapes):
+        yield from attention(*shapes, inputs, out, order)
+    for node in filter(is_attention, region.nodes):
+        within = [list(argument(node, name).meta["val"].shape) for name in ("query", "key", "value")]
+        if [math.prod(shape) for shape in within] == [math.prod(shape) for shape in shapes]:
+            for swapped in (False, True):
+                yield from attention(*([one[0], one[2], one[1], one[3]] if swapped else one for one in within), inputs, out, order)
+
+
+def attention(q, k, v, inputs, out, order):
     if k != v or q[0] != k[0] or q[3] != k[3] or math.prod(out) != math.prod(q):
         return
+    shapes = dict(zip("qkv", (q, k, v)))
     # Heads before positions, or behind them.
     for bshd in (0, 1):
         head, place = (2, 1) if bshd else (1, 2)
@@ -86,7 +98,8 @@ def attention(inputs, out, order):
         for causal in (0, 1):
 
             def compute(given, bshd=bshd, causal=causal, groups=q[head] // k[head]):
-                q, k, v = (given[name].transpose(1, 2) if bshd else given[name] for name in ("q", "k", "v"))
+                q, k, v = (given[name].reshape(shape) for name, shape in shapes.items())
+                q, k, v = (one.transpose(1, 2) if bshd else one for one in (q, k, v))
                 k, v = (one.repeat_interleave(groups, 1) for one in (k, v))
                 scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
                 if causal:

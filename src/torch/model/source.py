@@ -127,9 +127,27 @@ def call(node, local):
     target = node.target
     if target.namespace not in ("aten", "prims"):
         raise Unwritable(f"it calls {target}, which is no operator of PyTorch itself")
+    if is_attention(node):
+        return said_attention(node, local)
     arguments = [said(one, local) for one in node.args]
     arguments += [f"{key}={said(one, local)}" for key, one in node.kwargs.items()]
     return f"{target}({', '.join(arguments)})"
+
+
+def said_attention(node, local):
+    """As PyTorch offers it to everybody, since its kernels for one device know neither the other nor double precision. A tuple, as theirs is."""
+    import operator
+
+    if any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):
+        raise Unwritable("somebody reads more of attention than its result")
+    q, k, v, mask = (argument(node, name) for name in ("query", "key", "value", "attn_mask"))
+    mask = argument(node, "attn_bias") if mask is None else mask
+    more = "" if mask is None else f", attn_mask={local[mask]}"
+    more += ", is_causal=True" if argument(node, "is_causal") else ""
+    scale = argument(node, "scale")
+    more += "" if scale is None else f", scale={scale!r}"
+    more += ", enable_gqa=True" if q.meta["val"].shape[1] != k.meta["val"].shape[1] else ""
+    return f"(torch.nn.functional.scaled_dot_product_attention({local[q]}, {local[k]}, {local[v]}{more}),)"
 
 
 def said(value, local):
