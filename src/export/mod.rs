@@ -1,10 +1,12 @@
 //! What was won, as a Python package that torch.compile uses by itself: no compiler, no dependency but torch.
 //!
 //! [`package`] writes it: the very images that the judge has judged, the Python that finds their places (the same text that cut the model's
-//! graphs), what they were judged for, and a receipt for each. [`verify`] asks a fresh process whether the model says the same with it.
+//! graphs), what they were judged for, and a receipt for each. [`verify`] asks a fresh process whether the model says the same with it,
+//! [`diagnose`] which kernel is to blame where it does not.
 
 mod card;
 mod code;
+mod diagnose;
 mod receipt;
 mod verify;
 mod write;
@@ -19,6 +21,7 @@ use crate::op::OpError;
 use crate::torch::model::{Kind, Place};
 
 pub use code::Maker;
+pub use diagnose::{Diagnosis, Suspect, Trial, diagnose};
 pub use receipt::{Receipt, altered, receipts};
 pub use verify::{Asked, Verified, verify};
 pub use write::{Chosen, Wanted, package};

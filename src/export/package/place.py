@@ -2,6 +2,7 @@
 
 import operator
 import sys
+from functools import partial
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -9,9 +10,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from . import regions
 from .launch import ready
 from .operators import LOADED, UNUSABLE, operator_of
-from .plans import FAMILIES, KERNELS, NAME, TORCH, VERSION
+from .plans import KERNELS, NAME, TORCH, VERSION
 
 _before = None
+# Names of the kernels that `enable` was asked for; none for all.
+_only = None
 _said = set()
 _placed = {}
 _graphs = 0
@@ -36,17 +39,40 @@ def training():
 class Pass(CustomGraphPass):
     """After Inductor's own patterns, before it writes code."""
 
+    def __init__(self, only=None):
+        super().__init__()
+        self.only = only
+
     def __call__(self, graph):
-        place(graph)
+        place(graph, self.only)
 
     def uuid(self):
-        return ["warpsmith", NAME, VERSION, *sorted(LOADED)]
+        # Inductor's cache would else have the graph of all kernels stand for that of some.
+        return ["warpsmith", NAME, VERSION, *sorted(wanted(self.only))]
 
 
-def place(graph):
+def named(only):
+    """The kernels that are asked for by their names, where any are; a name that nobody has is an error, since nothing would come of it."""
+    if only is None:
+        return None
+    only = frozenset([only] if isinstance(only, str) else only)
+    names = [kernel["name"] for kernel in KERNELS]
+    unknown = sorted(only.difference(names))
+    if unknown:
+        raise ValueError(f"{NAME} has no kernel {', '.join(unknown)}; its kernels are {', '.join(names)}")
+    return only
+
+
+def wanted(only):
+    """Kernels that can be used here by their keys, of those that are asked for."""
+    return {key: kernel for key, kernel in LOADED.items() if only is None or kernel.name in only}
+
+
+def place(graph, only=None):
     """Replaces what is known; leaves a graph untouched of which nothing is."""
     global _graphs
     _graphs += 1
+    kernels = wanted(only)
     if training():
         say("a graph for training is left as it is: the kernels were judged without gradients")
         return 0
@@ -55,12 +81,14 @@ def place(graph):
         say("a graph with dynamic shapes is left as it is; torch.compile(..., dynamic=False) keeps a graph for each shape")
         return 0
     # First on a copy: where nothing is placed nothing is changed.
-    if not chosen(copied(gm)):
-        others = {region.family for region in all_regions(copied(gm))} & FAMILIES
+    count = len(KERNELS if only is None else only)
+    if not chosen(copied(gm), kernels):
+        families = {kernel["family"] for kernel in KERNELS if only is None or kernel["name"] in only}
+        others = {region.family for region in all_regions(copied(gm))} & families
         if others:
-            say(f"a graph has {len(others)} of the {len(KERNELS)} computations at shapes, strides or types that were not judged; it stays as it is")
+            say(f"a graph has {len(others)} of the {count} computations at shapes, strides or types that were not judged; it stays as it is")
         return 0
-    found = chosen(gm)
+    found = chosen(gm, kernels)
     for region in found:
         replace(graph, region)
     names = {}
@@ -68,8 +96,8 @@ def place(graph):
         name = LOADED[region.key_].name
         names[name] = names.get(name, 0) + 1
         _placed[name] = _placed.get(name, 0) + 1
-    left = sorted(kernel.name for kernel in LOADED.values() if kernel.name not in names)
-    text = f"{len(names)} of {len(KERNELS)} kernels are in this graph, in {len(found)} places"
+    left = sorted(kernel.name for kernel in kernels.values() if kernel.name not in names)
+    text = f"{len(names)} of {count} kernels are in this graph, in {len(found)} places"
     say(text + (f"; not in it: {', '.join(left)}" if left else ""))
     return len(found)
 
@@ -85,14 +113,14 @@ def all_regions(gm):
     return [*pairs, *fusible, *calls]
 
 
-def chosen(gm):
-    """Regions with a kernel; the larger ones first, and none that share a node."""
+def chosen(gm, kernels):
+    """Regions with one of the kernels; the larger ones first, and none that share a node."""
     taken, found = set(), []
     for region in all_regions(gm):
         if not regions.is_static(region) or taken & set(region.nodes):
             continue
         region.key_ = region.key
-        if region.key_ in LOADED and is_for(LOADED[region.key_], region):
+        if region.key_ in kernels and is_for(kernels[region.key_], region):
             taken |= set(region.nodes)
             found.append(region)
     return found
@@ -148,13 +176,18 @@ def in_order(graph):
     stable_topological_sort(graph)
 
 
-def enable():
-    """Has torch.compile place the kernels from now on. What was compiled before is compiled again when it is called next: torch.compile
-    would else use it for the same model."""
-    global _before
+def enable(only=None):
+    """Has torch.compile place the kernels from now on; those of the names in `only`, where there are any. What was compiled before is
+    compiled again when it is called next: torch.compile would else use it for the same model."""
+    global _before, _only
     from torch._inductor import config
 
+    only = named(only)
     if _before is not None:
+        if only != _only:
+            _only = only
+            config.post_grad_custom_post_pass = Pass(only)
+            torch._dynamo.reset()
         return
     if config.post_grad_custom_post_pass is not None:
         raise RuntimeError(f"{NAME}: another pass is set in torch._inductor.config.post_grad_custom_post_pass already; disable that first")
@@ -169,20 +202,21 @@ def enable():
     dynamo.automatic_dynamic_shapes = False
     # Pads products after a measurement: the graph would differ from run to run.
     config.shape_padding = False
-    config.post_grad_custom_post_pass = Pass()
+    config.post_grad_custom_post_pass = Pass(only)
+    _only = only
     torch._dynamo.reset()
 
 
 def disable():
     """Everything as it was before `enable()`; graphs compiled meanwhile are dropped."""
-    global _before
+    global _before, _only
     from torch._inductor import config
 
     if _before is None:
         return
     torch._dynamo.config.automatic_dynamic_shapes, config.shape_padding = _before
     config.post_grad_custom_post_pass = None
-    _before = None
+    _before = _only = None
     torch._dynamo.reset()
 
 
@@ -190,14 +224,17 @@ def is_enabled():
     return _before is not None
 
 
-def patch(model):
-    """The model with the kernels in it and without torch.compile: its graphs are run by PyTorch operator by operator, those with a
-    kernel's place in them as Inductor would cut them, all others as they were written."""
+def patch(model, only=None):
+    """The model with the kernels in it (those of the names in `only`, where there are any) and without torch.compile: its graphs are run by
+    PyTorch operator by operator, those with a kernel's place in them as Inductor would cut them, all others as they were written."""
+    only = named(only)
     if hasattr(model, "_warpsmith_forward"):
-        return model
+        if model._warpsmith_only == only:
+            return model
+        unpatch(model)
     ready()
     original = model.forward
-    compiled = torch.compile(original, backend=backend, dynamic=False)
+    compiled = torch.compile(original, backend=backend if only is None else partial(backend, only=only), dynamic=False)
 
     def forward(*arguments, **named):
         if torch.is_grad_enabled() and (any(one.requires_grad for one in model.parameters()) or any_grad(arguments) or any_grad(named)):
@@ -205,7 +242,7 @@ def patch(model):
             return original(*arguments, **named)
         return compiled(*arguments, **named)
 
-    model._warpsmith_forward = original
+    model._warpsmith_forward, model._warpsmith_only = original, only
     model.forward = forward
     return model
 
@@ -220,11 +257,11 @@ def unpatch(model):
     """Takes `patch` back."""
     if hasattr(model, "_warpsmith_forward"):
         del model.forward
-        del model._warpsmith_forward
+        del model._warpsmith_forward, model._warpsmith_only
     return model
 
 
-def backend(gm, inputs):
+def backend(gm, inputs, only=None):
     """A backend of torch.compile that generates no code."""
     from torch._inductor import compile_fx, config
     from torch._inductor.virtualized import V
@@ -235,7 +272,7 @@ def backend(gm, inputs):
         compile_fx.view_to_reshape(lowered)
         with torch.no_grad():
             mode = compile_fx.fake_tensor_prop(lowered, values)
-        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph)), shape_padding=False):
+        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, only)), shape_padding=False):
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
         lowered.recompile()
 
