@@ -7,6 +7,7 @@
 mod card;
 mod code;
 mod diagnose;
+mod elsewhere;
 mod receipt;
 mod verify;
 mod write;
@@ -22,6 +23,7 @@ use crate::torch::model::{Kind, Place};
 
 pub use code::Maker;
 pub use diagnose::{Diagnosis, Suspect, Trial, diagnose};
+pub use elsewhere::capability;
 pub use receipt::{Receipt, altered, receipts};
 pub use verify::{Asked, Verified, verify};
 pub use write::{Chosen, Wanted, package};
@@ -157,6 +159,9 @@ pub struct Plan {
     /// What runs.
     #[serde(flatten)]
     pub code: Code,
+    /// The same for other architectures, which nobody has judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unjudged: Vec<Elsewhere>,
     /// Its text.
     pub source: File,
     /// What the user has over it, as it was measured.
@@ -210,6 +215,28 @@ impl Code {
                 write::sha256(lines.as_bytes())
             }
         }
+    }
+}
+
+/// A kernel for an architecture that it was not judged on, or on another device of the one that it was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Compute capability, 80 for 8.0.
+    pub capability: u32,
+    /// What it was compiled for: `sm_80`.
+    pub arch: String,
+    /// How each is started; none where it cannot be.
+    pub launches: Vec<Launch>,
+    /// Why there is none.
+    pub why_not: Option<String>,
+}
+
+impl Elsewhere {
+    /// Its digest, as [`Code::digest`] makes it; none where there is no file.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        let launches = || Code::Launches { launches: self.launches.clone() };
+        self.why_not.is_none().then(|| launches().digest())
     }
 }
 

@@ -3,6 +3,7 @@
 import operator
 import sys
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -13,8 +14,8 @@ from .operators import LOADED, UNUSABLE, operator_of
 from .plans import KERNELS, NAME, TORCH, VERSION
 
 _before = None
-# Names of the kernels that `enable` was asked for; none for all.
-_only = None
+# What `enable` was asked for.
+_asked = None
 _said = set()
 _placed = {}
 _graphs = 0
@@ -39,28 +40,38 @@ def training():
 class Pass(CustomGraphPass):
     """After Inductor's own patterns, before it writes code."""
 
-    def __init__(self, only=None):
+    def __init__(self, asked=None):
         super().__init__()
-        self.only = only
+        self.asked = asked or ALL
 
     def __call__(self, graph):
-        place(graph, self.only)
+        place(graph, self.asked)
 
     def uuid(self):
         # Inductor's cache would else have the graph of all kernels stand for that of some.
-        return ["warpsmith", NAME, VERSION, *sorted(wanted(self.only))]
+        return ["warpsmith", NAME, VERSION, self.asked.unjudged, *sorted(wanted(self.asked.only))]
 
 
-def named(only):
-    """The kernels that are asked for by their names, where any are; a name that nobody has is an error, since nothing would come of it."""
+class Asked(NamedTuple):
+    """What is to be placed: kernels of these names, where there are any; and whether those for other devices may be, which nobody has judged."""
+
+    only: frozenset = None
+    unjudged: bool = False
+
+
+ALL = Asked()
+
+
+def asked_for(only, unjudged):
+    """A name that no kernel has is an error, since nothing would come of it."""
     if only is None:
-        return None
+        return Asked(None, unjudged)
     only = frozenset([only] if isinstance(only, str) else only)
     names = [kernel["name"] for kernel in KERNELS]
     unknown = sorted(only.difference(names))
     if unknown:
         raise ValueError(f"{NAME} has no kernel {', '.join(unknown)}; its kernels are {', '.join(names)}")
-    return only
+    return Asked(only, unjudged)
 
 
 def wanted(only):
@@ -68,10 +79,11 @@ def wanted(only):
     return {key: kernel for key, kernel in LOADED.items() if only is None or kernel.name in only}
 
 
-def place(graph, only=None):
+def place(graph, asked=ALL):
     """Replaces what is known; leaves a graph untouched of which nothing is."""
     global _graphs
     _graphs += 1
+    only = asked.only
     kernels = wanted(only)
     if training():
         say("a graph for training is left as it is: the kernels were judged without gradients")
@@ -82,13 +94,13 @@ def place(graph, only=None):
         return 0
     # First on a copy: where nothing is placed nothing is changed.
     count = len(KERNELS if only is None else only)
-    if not chosen(copied(gm), kernels):
+    if not chosen(copied(gm), kernels, asked):
         families = {kernel["family"] for kernel in KERNELS if only is None or kernel["name"] in only}
         others = {region.family for region in all_regions(copied(gm))} & families
         if others:
             say(f"a graph has {len(others)} of the {count} computations at shapes, strides or types that were not judged; it stays as it is")
         return 0
-    found = chosen(gm, kernels)
+    found = chosen(gm, kernels, asked)
     for region in found:
         replace(graph, region)
     names = {}
@@ -113,24 +125,27 @@ def all_regions(gm):
     return [*pairs, *fusible, *calls]
 
 
-def chosen(gm, kernels):
+def chosen(gm, kernels, asked):
     """Regions with one of the kernels; the larger ones first, and none that share a node."""
     taken, found = set(), []
     for region in all_regions(gm):
         if not regions.is_static(region) or taken & set(region.nodes):
             continue
         region.key_ = region.key
-        if region.key_ in kernels and is_for(kernels[region.key_], region):
+        if region.key_ in kernels and is_for(kernels[region.key_], region, asked):
             taken |= set(region.nodes)
             found.append(region)
     return found
 
 
-def is_for(kernel, region):
-    """Whether a kernel was judged for the device that a region is on."""
-    why = kernel.why_not(region.inputs[0].meta["val"].device)
+def is_for(kernel, region, asked):
+    """Whether a kernel was judged for the device that a region is on, or is asked for without that."""
+    device = region.inputs[0].meta["val"].device
+    why = kernel.why_not(device, asked.unjudged)
     if why:
         say(f"{kernel.name} is left out: {why}")
+    elif notice := kernel.notice(device):
+        say(notice)
     return why is None
 
 
@@ -176,17 +191,18 @@ def in_order(graph):
     stable_topological_sort(graph)
 
 
-def enable(only=None):
-    """Has torch.compile place the kernels from now on; those of the names in `only`, where there are any. What was compiled before is
-    compiled again when it is called next: torch.compile would else use it for the same model."""
-    global _before, _only
+def enable(only=None, unjudged=False):
+    """Has torch.compile place the kernels from now on; those of the names in `only`, where there are any. `unjudged` places those too that
+    were compiled for the GPU at hand and judged on another. What was compiled before is compiled again when it is called next: torch.compile
+    would else use it for the same model."""
+    global _before, _asked
     from torch._inductor import config
 
-    only = named(only)
+    asked = asked_for(only, unjudged)
     if _before is not None:
-        if only != _only:
-            _only = only
-            config.post_grad_custom_post_pass = Pass(only)
+        if asked != _asked:
+            _asked = asked
+            config.post_grad_custom_post_pass = Pass(asked)
             torch._dynamo.reset()
         return
     if config.post_grad_custom_post_pass is not None:
@@ -202,21 +218,21 @@ def enable(only=None):
     dynamo.automatic_dynamic_shapes = False
     # Pads products after a measurement: the graph would differ from run to run.
     config.shape_padding = False
-    config.post_grad_custom_post_pass = Pass(only)
-    _only = only
+    config.post_grad_custom_post_pass = Pass(asked)
+    _asked = asked
     torch._dynamo.reset()
 
 
 def disable():
     """Everything as it was before `enable()`; graphs compiled meanwhile are dropped."""
-    global _before, _only
+    global _before, _asked
     from torch._inductor import config
 
     if _before is None:
         return
     torch._dynamo.config.automatic_dynamic_shapes, config.shape_padding = _before
     config.post_grad_custom_post_pass = None
-    _before = _only = None
+    _before = _asked = None
     torch._dynamo.reset()
 
 
@@ -224,17 +240,17 @@ def is_enabled():
     return _before is not None
 
 
-def patch(model, only=None):
-    """The model with the kernels in it (those of the names in `only`, where there are any) and without torch.compile: its graphs are run by
+def patch(model, only=None, unjudged=False):
+    """The model with the kernels in it (those that `enable` would place) and without torch.compile: its graphs are run by
     PyTorch operator by operator, those with a kernel's place in them as Inductor would cut them, all others as they were written."""
-    only = named(only)
+    asked = asked_for(only, unjudged)
     if hasattr(model, "_warpsmith_forward"):
-        if model._warpsmith_only == only:
+        if model._warpsmith_asked == asked:
             return model
         unpatch(model)
     ready()
     original = model.forward
-    compiled = torch.compile(original, backend=backend if only is None else partial(backend, only=only), dynamic=False)
+    compiled = torch.compile(original, backend=backend if asked == ALL else partial(backend, asked=asked), dynamic=False)
 
     def forward(*arguments, **named):
         if torch.is_grad_enabled() and (any(one.requires_grad for one in model.parameters()) or any_grad(arguments) or any_grad(named)):
@@ -242,7 +258,7 @@ def patch(model, only=None):
             return original(*arguments, **named)
         return compiled(*arguments, **named)
 
-    model._warpsmith_forward, model._warpsmith_only = original, only
+    model._warpsmith_forward, model._warpsmith_asked = original, asked
     model.forward = forward
     return model
 
@@ -257,11 +273,11 @@ def unpatch(model):
     """Takes `patch` back."""
     if hasattr(model, "_warpsmith_forward"):
         del model.forward
-        del model._warpsmith_forward, model._warpsmith_only
+        del model._warpsmith_forward, model._warpsmith_asked
     return model
 
 
-def backend(gm, inputs, only=None):
+def backend(gm, inputs, asked=ALL):
     """A backend of torch.compile that generates no code."""
     from torch._inductor import compile_fx, config
     from torch._inductor.virtualized import V
@@ -272,7 +288,7 @@ def backend(gm, inputs, only=None):
         compile_fx.view_to_reshape(lowered)
         with torch.no_grad():
             mode = compile_fx.fake_tensor_prop(lowered, values)
-        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, only)), shape_padding=False):
+        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked)), shape_padding=False):
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
         lowered.recompile()
 
