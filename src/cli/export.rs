@@ -35,6 +35,10 @@ pub(super) struct Args {
     /// Kernels that were not measured to be faster than PyTorch too (to try them out in the model)
     #[arg(long)]
     all: bool,
+    /// On a GPU: other architectures to compile for too, such as sm_80,sm_90a (that of the run: other GPUs of it). Nobody has judged
+    /// these: `enable(unjudged=True)` places them
+    #[arg(long, value_name = "ARCH", value_delimiter = ',', value_parser = export::capability)]
+    arch: Vec<u32>,
     /// Any directory of the workspace
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
@@ -73,6 +77,9 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let elsewhere = |what: &str| anyhow!("run {run} was on {}, {what}; export it there", state.device);
     let plans = match device::backend_of(&state.backend)? {
+        BackendName::Cpu if !args.arch.is_empty() => {
+            bail!("--arch is for kernels of GPUs, and run {run} was on {}", state.device)
+        }
         BackendName::Cpu => {
             let (cpu, flags) = (detect_cpu(), cpu_flags());
             if cpu.key != state.device_key {
@@ -88,7 +95,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             let capability = capability.with_context(|| format!("the capability of {} is not known", card.name))?;
             let compiler = cuda::Compiler::new(&cache_dir(), cuda::driver_version().ok(), None)?
                 .with_python(args.python.python.clone());
-            export::package(&wanted(&card.facts), &Maker::Cuda { compiler: &compiler, capability })?
+            export::package(&wanted(&card.facts), &Maker::Cuda { compiler: &compiler, capability, others: &args.arch })?
         }
     };
     let mut lines =
@@ -96,6 +103,10 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     for plan in &plans.kernels {
         let against = plan.against.as_deref().unwrap_or("its first version");
         lines.push(format!("  {}  {:.2}x {against}", plan.name, plan.speedup));
+        lines.extend(plan.unjudged.iter().map(|it| match &it.why_not {
+            None => format!("    for {} too, never judged there", it.arch),
+            Some(why) => format!("    not for {}: {why}", it.arch),
+        }));
     }
     lines.extend(
         state.targets.iter().filter(|it| !plans.kernels.iter().any(|plan| plan.name == it.op)).filter_map(left_out),

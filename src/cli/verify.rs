@@ -24,7 +24,7 @@ use crate::workspace::{BackendName, Workspace};
 /// more than the model's arithmetic explains.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json\n  warpsmith verify models/tiny-llama --diagnose      which kernel is to blame, where it differs or falls short\n  warpsmith verify my_kernels --model MODEL_DIR      an exported package in its PyTorch model"
+    after_help = "Examples:\n  warpsmith verify models/tiny-llama                 the latest run of this workspace\n  warpsmith verify models/tiny-llama --run 261120a\n  warpsmith verify models/tiny-llama --seq 256 --json\n  warpsmith verify models/tiny-llama --diagnose      which kernel is to blame, where it differs or falls short\n  warpsmith verify my_kernels --model MODEL_DIR      an exported package in its PyTorch model\n  warpsmith verify my_kernels --model MODEL_DIR --diagnose   and each of its kernels alone"
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(super) struct Args {
     /// Which run's kernels (the latest where not given)
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// Swap one kernel at a time, and all but one, to find the one that is wrong or slow
+    /// Swap one kernel at a time, and all but one (with --model: place each of the package's alone), to find the one that is wrong or slow
     #[arg(long)]
     diagnose: bool,
     /// Print the comparison as JSON
@@ -67,6 +67,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
             dtype: args.model.pass.dtype(),
             max_autotune: args.max_autotune,
             sessions: args.sessions,
+            diagnose: args.diagnose,
             json: args.json,
         });
     }

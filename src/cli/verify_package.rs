@@ -27,6 +27,8 @@ pub(super) struct Wanted<'a> {
     pub(super) max_autotune: bool,
     /// How often each way is compiled and timed anew.
     pub(super) sessions: u32,
+    /// Whether each kernel is tried alone as well.
+    pub(super) diagnose: bool,
     pub(super) json: bool,
 }
 
@@ -55,6 +57,7 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
         seconds: SECONDS,
         threads: pytorch::threads(),
         max_autotune: wanted.max_autotune,
+        alone: None,
     };
     let python = Python::chosen(wanted.python.python.as_deref());
     let mut tell = |doing: &str| {
@@ -62,11 +65,32 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
             super::warn(doing);
         }
     };
-    let verified = export::verify(&python, &asked, &mut tell).map_err(told)?;
+    let verified = export::verify(&python, &asked, &mut tell);
     let heading = format!("{} {} in {}", plans.name, plans.version, model.display());
+    if !wanted.diagnose {
+        let verified = verified.map_err(told)?;
+        super::say(&match wanted.json {
+            true => serde_json::to_string_pretty(&verified)?,
+            false => format!("{heading}\n{}", verified.text()),
+        });
+        return Ok(ExitCode::from(u8::from(!verified.wrong().is_empty())));
+    }
+    // A kernel that ends the process of all together is to be found too; what is wrong without any is told by the diagnosis itself.
+    let diagnosis = export::diagnose(&python, &asked, &plans, &verified, &mut tell).map_err(told)?;
+    let right = diagnosis.is_right();
+    let (text, data) = match verified {
+        Ok(mut verified) => {
+            verified.diagnosis = Some(diagnosis);
+            (verified.text(), serde_json::to_value(&verified)?)
+        }
+        Err(error) => {
+            let text = format!("with all kernels: {error}\n\n{}", diagnosis.text());
+            (text, serde_json::json!({ "error": error.to_string(), "diagnosis": diagnosis }))
+        }
+    };
     super::say(&match wanted.json {
-        true => serde_json::to_string_pretty(&verified)?,
-        false => format!("{heading}\n{}", verified.text()),
+        true => serde_json::to_string_pretty(&data)?,
+        false => format!("{heading}\n{text}"),
     });
-    Ok(ExitCode::from(u8::from(!verified.wrong().is_empty())))
+    Ok(ExitCode::from(u8::from(!right)))
 }

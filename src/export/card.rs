@@ -30,6 +30,17 @@ pub(super) fn card(plans: &Plans, wanted: &Wanted<'_>) -> String {
             region.calls
         );
     }
+    let mut others: Vec<&str> =
+        plans.kernels.iter().flat_map(|plan| &plan.unjudged).map(|it| it.arch.as_str()).collect();
+    others.sort_unstable();
+    others.dedup();
+    if !others.is_empty() {
+        text += &format!(
+            "\nFor {} too, where a kernel compiles for it. Nobody has judged these: `{}.enable(unjudged=True)` places them, and says so.\n",
+            others.join(", "),
+            plans.name
+        );
+    }
     text += &format!(
         "\nBefore, on {} with {} threads of PyTorch {}: a pass took {:.3} ms eagerly and {:.3} ms compiled. What it takes with the kernels:\n\
          `warpsmith verify {} --model MODEL_DIR` measures it on your machine. `warpsmith recheck {}` judges every kernel again.\n",

@@ -3,8 +3,9 @@
 use std::slice;
 use std::sync::atomic::AtomicBool;
 
+use super::elsewhere::elsewhere;
 use super::write::{Files, sha256};
-use super::{Argument, Code, ExportError, Launch, Map, Platform, VARIANTS};
+use super::{Argument, Code, Elsewhere, ExportError, Launch, Map, Platform, VARIANTS};
 use crate::backend::cpu::{self, Unit};
 use crate::backend::cuda::{self, KernelImage, map_spec};
 use crate::kernel::{self, Facts, KernelFile, Language, MapSource, PlannedLaunch, Resolution};
@@ -38,6 +39,8 @@ pub enum Maker<'a> {
         compiler: &'a cuda::Compiler,
         /// The GPU's compute capability, 90 for 9.0.
         capability: u32,
+        /// Other architectures that it compiles for, which nobody has judged.
+        others: &'a [u32],
     },
 }
 
@@ -108,44 +111,62 @@ impl Maker<'_> {
                 let image = files.write(&format!("cpu/{}.so", sha256(&bytes)), &bytes)?;
                 Ok((Code::Image { image }, Vec::new()))
             }
-            Self::Cuda { compiler, capability } => {
-                let Making { op, file, shape, resolution, facts, .. } = *making;
-                let never = AtomicBool::new(false);
-                let compiled = compiler
-                    .candidate(op, file, slice::from_ref(resolution), *capability, facts, &never)
-                    .map_err(|error| making.fails()(error.to_string()))?;
-                let compiled = compiled.into_iter().next();
-                let image = KernelImage {
-                    compiled: compiled.ok_or_else(|| making.fails()("nothing was compiled".into()))?,
-                    op: op.clone(),
-                    kernel: file.clone(),
-                    resolution: resolution.clone(),
-                    facts: facts.clone(),
-                };
-                let (ints, floats) = (op.ints(shape)?, op.scalars(shape)?);
-                let planned = image.launches(&ints).map_err(|error| making.fails()(error.to_string()))?;
-                let launch = |planned: PlannedLaunch| -> Result<Launch, ExportError> {
-                    let missing = || making.fails()(format!("`{}` was not compiled", planned.kernel));
-                    let (cubin, function) = match image.compiled.jit.get(&planned.kernel) {
-                        Some(code) => (&code.cubin, code.lowered.clone()),
-                        None => {
-                            let lowered = image.compiled.names.get(&planned.kernel).ok_or_else(missing)?;
-                            (&image.compiled.cubin, lowered.clone())
-                        }
-                    };
-                    let cubin = files.write(&format!("cuda/{}.cubin", sha256(cubin)), cubin)?;
-                    let args = planned.args.iter().map(|one| argument(one, &image, &ints, &floats));
-                    let args = args.collect::<Option<Vec<_>>>();
-                    let PlannedLaunch { grid, block, shared, cluster, cooperative, pdl, .. } = planned;
-                    let args =
-                        args.ok_or_else(|| making.fails()("its plan gives what the operation does not have".into()))?;
-                    Ok(Launch { cubin, function, grid, block, shared, cluster, cooperative, pdl, args })
-                };
-                let launches = planned.into_iter().map(launch).collect::<Result<_, _>>()?;
-                Ok((Code::Launches { launches }, image.own_scratch(&ints)))
+            Self::Cuda { compiler, capability, .. } => {
+                let (launches, scratch) = launches(compiler, *capability, making, files)?;
+                Ok((Code::Launches { launches }, scratch))
             }
         }
     }
+
+    /// The same for the other architectures that were asked for; `scratch` is what [`Self::code`] gave.
+    pub(super) fn elsewhere(&self, making: &Making<'_>, scratch: &[usize], files: &mut Files<'_>) -> Vec<Elsewhere> {
+        match self {
+            Self::Cpu { .. } => Vec::new(),
+            Self::Cuda { compiler, others, .. } => elsewhere(compiler, others, making, scratch, files),
+        }
+    }
+}
+
+/// Compiles a kernel for an architecture and writes its cubins; with its launches, bytes that its code asks for beside the file's scratch.
+pub(super) fn launches(
+    compiler: &cuda::Compiler,
+    capability: u32,
+    making: &Making<'_>,
+    files: &mut Files<'_>,
+) -> Result<(Vec<Launch>, Vec<usize>), ExportError> {
+    let Making { op, file, shape, resolution, facts, .. } = *making;
+    let never = AtomicBool::new(false);
+    let compiled = compiler
+        .candidate(op, file, slice::from_ref(resolution), capability, facts, &never)
+        .map_err(|error| making.fails()(error.to_string()))?;
+    let compiled = compiled.into_iter().next();
+    let image = KernelImage {
+        compiled: compiled.ok_or_else(|| making.fails()("nothing was compiled".into()))?,
+        op: op.clone(),
+        kernel: file.clone(),
+        resolution: resolution.clone(),
+        facts: facts.clone(),
+    };
+    let (ints, floats) = (op.ints(shape)?, op.scalars(shape)?);
+    let planned = image.launches(&ints).map_err(|error| making.fails()(error.to_string()))?;
+    let launch = |planned: PlannedLaunch| -> Result<Launch, ExportError> {
+        let missing = || making.fails()(format!("`{}` was not compiled", planned.kernel));
+        let (cubin, function) = match image.compiled.jit.get(&planned.kernel) {
+            Some(code) => (&code.cubin, code.lowered.clone()),
+            None => {
+                let lowered = image.compiled.names.get(&planned.kernel).ok_or_else(missing)?;
+                (&image.compiled.cubin, lowered.clone())
+            }
+        };
+        let cubin = files.write(&format!("cuda/{}.cubin", sha256(cubin)), cubin)?;
+        let args = planned.args.iter().map(|one| argument(one, &image, &ints, &floats));
+        let args = args.collect::<Option<Vec<_>>>();
+        let PlannedLaunch { grid, block, shared, cluster, cooperative, pdl, .. } = planned;
+        let args = args.ok_or_else(|| making.fails()("its plan gives what the operation does not have".into()))?;
+        Ok(Launch { cubin, function, grid, block, shared, cluster, cooperative, pdl, args })
+    };
+    let launches = planned.into_iter().map(launch).collect::<Result<_, _>>()?;
+    Ok((launches, image.own_scratch(&ints)))
 }
 
 /// An argument with the values that it has at these sizes; none where the operation lacks it.

@@ -1,10 +1,13 @@
 //! What was won, as a Python package that torch.compile uses by itself: no compiler, no dependency but torch.
 //!
 //! [`package`] writes it: the very images that the judge has judged, the Python that finds their places (the same text that cut the model's
-//! graphs), what they were judged for, and a receipt for each. [`verify`] asks a fresh process whether the model says the same with it.
+//! graphs), what they were judged for, and a receipt for each. [`verify`] asks a fresh process whether the model says the same with it,
+//! [`diagnose`] which kernel is to blame where it does not.
 
 mod card;
 mod code;
+mod diagnose;
+mod elsewhere;
 mod receipt;
 mod verify;
 mod write;
@@ -19,6 +22,8 @@ use crate::op::OpError;
 use crate::torch::model::{Kind, Place};
 
 pub use code::Maker;
+pub use diagnose::{Diagnosis, Suspect, Trial, diagnose};
+pub use elsewhere::capability;
 pub use receipt::{Receipt, altered, receipts};
 pub use verify::{Asked, Verified, verify};
 pub use write::{Chosen, Wanted, package};
@@ -154,6 +159,9 @@ pub struct Plan {
     /// What runs.
     #[serde(flatten)]
     pub code: Code,
+    /// The same for other architectures, which nobody has judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unjudged: Vec<Elsewhere>,
     /// Its text.
     pub source: File,
     /// What the user has over it, as it was measured.
@@ -207,6 +215,28 @@ impl Code {
                 write::sha256(lines.as_bytes())
             }
         }
+    }
+}
+
+/// A kernel for an architecture that it was not judged on, or on another device of the one that it was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Compute capability, 80 for 8.0.
+    pub capability: u32,
+    /// What it was compiled for: `sm_80`.
+    pub arch: String,
+    /// How each is started; none where it cannot be.
+    pub launches: Vec<Launch>,
+    /// Why there is none.
+    pub why_not: Option<String>,
+}
+
+impl Elsewhere {
+    /// Its digest, as [`Code::digest`] makes it; none where there is no file.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        let launches = || Code::Launches { launches: self.launches.clone() };
+        self.why_not.is_none().then(|| launches().digest())
     }
 }
 

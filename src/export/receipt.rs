@@ -1,5 +1,6 @@
 //! What a kernel's verdict was, so that anybody can judge it again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,9 @@ pub struct Receipt {
     pub source_sha256: String,
     /// SHA-256 of the image that was judged and is in the package, in hex; of several images, of their digests, a line each.
     pub image_sha256: String,
+    /// What else of it is in the package, by architecture, with the same digest of each: compiled, and never judged.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unjudged: BTreeMap<String, String>,
     /// What was timed.
     pub target: Vec<TargetShape>,
     /// The judge's verdict, with its seed and what there was to beat.
@@ -47,7 +51,8 @@ pub struct Receipt {
 pub fn altered(package: &Path, plan: &Plan, receipt: &Receipt) -> Vec<String> {
     let folder = variant_of(package).unwrap_or_else(|| package.to_owned());
     let mut found = Vec::new();
-    for file in plan.code.files().into_iter().chain([&plan.source]) {
+    let unjudged = plan.unjudged.iter().flat_map(|it| it.launches.iter().map(|launch| &launch.cubin));
+    for file in plan.code.files().into_iter().chain(unjudged).chain([&plan.source]) {
         match std::fs::read(folder.join(&file.path)) {
             Err(error) => found.push(format!("{}: {error}", file.path)),
             Ok(bytes) if sha256(&bytes) != file.sha256 => {

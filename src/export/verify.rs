@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::Diagnosis;
 use crate::torch::model::{LOAD, ask};
 use crate::torch::{Python, TorchError};
 
 const VERIFY: &str = include_str!("verify.py");
+const DIAGNOSE: &str = include_str!("diagnose.py");
 
 /// What is asked.
 #[derive(Debug, Clone, Serialize)]
@@ -35,6 +38,8 @@ pub struct Asked<'a> {
     pub threads: usize,
     /// Whether `torch.compile(mode="max-autotune")` is timed as well.
     pub max_autotune: bool,
+    /// Kernels to be tried one by one instead of all together.
+    pub alone: Option<Vec<String>>,
 }
 
 /// A result of the model, one way of running it.
@@ -98,13 +103,16 @@ pub struct Verified {
     pub threads: usize,
     /// What a reader should know.
     pub notes: Vec<String>,
+    /// Each kernel alone, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagnosis: Option<Diagnosis>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Answer {
+enum Answer<T> {
     Refused { error: String },
-    Verified(Box<Verified>),
+    Given(T),
 }
 
 /// Asks a fresh process of `python`.
@@ -112,10 +120,19 @@ enum Answer {
 /// # Errors
 /// No PyTorch, or what is wrong with the model or the package.
 pub fn verify(python: &Python, asked: &Asked<'_>, tell: &mut dyn FnMut(&str)) -> Result<Verified, TorchError> {
+    asked_of(python, asked, tell)
+}
+
+/// What a process of `python` says to what is asked.
+pub(super) fn asked_of<T: DeserializeOwned>(
+    python: &Python,
+    asked: &Asked<'_>,
+    tell: &mut dyn FnMut(&str),
+) -> Result<T, TorchError> {
     let request = serde_json::to_value(asked).map_err(|error| TorchError::Talk(error.to_string()))?;
-    let answer = ask(python, &format!("{LOAD}\n\n{VERIFY}"), request, tell)?;
+    let answer = ask(python, &format!("{LOAD}\n\n{DIAGNOSE}\n\n{VERIFY}"), request, tell)?;
     match serde_json::from_str(&answer) {
-        Ok(Answer::Verified(verified)) => Ok(*verified),
+        Ok(Answer::Given(given)) => Ok(given),
         Ok(Answer::Refused { error }) => Err(TorchError::Code(error)),
         Err(error) => Err(TorchError::Talk(error.to_string())),
     }
@@ -226,6 +243,9 @@ impl Verified {
         for one in self.notes.iter().chain(&self.wrong()) {
             text += &format!("\n{one}");
         }
+        if let Some(diagnosis) = &self.diagnosis {
+            text += &format!("\n\n{}", diagnosis.text());
+        }
         text
     }
 
@@ -233,6 +253,9 @@ impl Verified {
         let of: Vec<&Output> = self.outputs.iter().filter(|it| it.way == way).collect();
         if of.is_empty() {
             return "not compared".into();
+        }
+        if of.iter().any(|it| it.error.is_none()) {
+            return "WRONG".into();
         }
         let worst = of.iter().filter_map(|it| it.error).fold(0.0, f64::max);
         let word = if of.iter().any(|it| it.wrong.is_some()) { "WRONG" } else { "the same" };

@@ -7,7 +7,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::code::Making;
-use super::{Buffer, ExportError, File, Maker, PLANS, Plan, Plans, Receipt, card, is_package};
+use super::{Buffer, Elsewhere, ExportError, File, Maker, PLANS, Plan, Plans, Receipt, card, is_package};
 use crate::evaluation::Evaluation;
 use crate::kernel::{Facts, KernelFile, Language, ScratchInit};
 use crate::op::{OpSource, Shape, TargetShape};
@@ -133,6 +133,9 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, maker: &Maker<'_>) -> Re
     for plan in &kernels {
         version.update(plan.key.as_bytes());
         version.update(plan.code.digest().as_bytes());
+        for digest in plan.unjudged.iter().filter_map(Elsewhere::digest) {
+            version.update(digest.as_bytes());
+        }
     }
     for (_, text) in PYTHON {
         version.update(text.as_bytes());
@@ -185,6 +188,7 @@ fn kernel(
     let resolution = file.resolve(&shape, dtype, wanted.facts).map_err(read)?;
     let made = Making { name, op: &op, file: &file, shape: &shape, resolution: &resolution, facts: wanted.facts };
     let (code, own_scratch) = maker.code(&made, files)?;
+    let unjudged = maker.elsewhere(&made, &own_scratch, files);
     // What it must compute is Python as well, under the same name.
     let extension = match file.language {
         Language::Triton => "triton.py",
@@ -201,6 +205,7 @@ fn kernel(
             kernel: chosen.text.clone(),
             source_sha256: source.sha256.clone(),
             image_sha256: code.digest(),
+            unjudged: unjudged.iter().filter_map(|it| Some((it.arch.clone(), it.digest()?))).collect(),
             target: chosen.target.clone(),
             evaluation: chosen.evaluation.clone(),
             device_key: wanted.device_key.to_owned(),
@@ -230,6 +235,7 @@ fn kernel(
             .chain(own_scratch.into_iter().map(|bytes| Buffer { bytes, zero: false }))
             .collect(),
         code,
+        unjudged,
         source,
         speedup: chosen.speedup,
         against: chosen.evaluation.against.clone(),

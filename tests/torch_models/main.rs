@@ -15,6 +15,9 @@ const ROWS: &str = "96";
 const HIDDEN: &str = "128";
 const WIDTH: &str = "64";
 
+mod guilty;
+mod mixed;
+
 const MODEL: &str = include_str!("../../models/torch/tiny/model.py");
 const GATE: &str = include_str!("kernels/gate.c");
 const NORM: &str = include_str!("kernels/norm.c");
@@ -157,6 +160,8 @@ fn a_model_goes_from_its_profile_to_a_package_that_torch_compile_uses() {
 
     let again = place.said(&["recheck", "my_kernels"]);
     assert_eq!(again.matches("correct again").count(), 2, "{again}");
+
+    guilty::the_kernel_that_is_wrong_is_named(&place, &names);
 }
 
 fn placed_under_torch_compile(place: &Place) {
@@ -204,13 +209,27 @@ same = called()
 my_kernels.unpatch(net)
 with torch.no_grad():
     net(x)
-print(json.dumps(dict(first=first, other=other, calls=calls, with_grad=with_grad, same=same, ended=called(), left='forward' in vars(net))))
+ended, left, before = called(), 'forward' in vars(net), my_kernels.status()['called']
+one = my_kernels.KERNELS[1]['name']
+my_kernels.patch(net, only=[one])
+with torch.no_grad():
+    net(x)
+alone = [name for name, count in my_kernels.status()['called'].items() if count > before[name]] == [one]
+try:
+    my_kernels.enable(only='nobody')
+    unknown = ''
+except ValueError as error:
+    unknown = str(error)
+print(json.dumps(dict(first=first, other=other, calls=calls, with_grad=with_grad, same=same, ended=ended, left=left, alone=alone,
+    unknown=unknown)))
 "
     ));
     let number = |name: &str| seen[name].as_f64().unwrap();
     assert!(number("first") < 1e-4 && number("other") < 1e-4 && number("with_grad") < 1e-4, "{seen}");
     assert_eq!([number("calls"), number("same"), number("ended")], [2.0; 3], "{seen}");
     assert_eq!(seen["left"], false);
+    assert_eq!(seen["alone"], true, "{seen}");
+    assert!(seen["unknown"].as_str().unwrap().contains("has no kernel nobody"), "{seen}");
     assert!(said.contains("where gradients are wanted"), "{said}");
 }
 

@@ -71,6 +71,11 @@ def check(result, doing):
         raise RuntimeError(f"{doing}: {text.value.decode() if text.value else result}")
 
 
+def capability_of(device):
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
 class Code:
     """What runs of one kernel: its launches, made ready on each device that it is called on."""
 
@@ -78,32 +83,61 @@ class Code:
 
     def __init__(self, plan, count):
         self.name = plan["name"]
-        self.launches = plan["launches"]
-        self.images = {}
-        for launch in self.launches:
+        self.launches, self.images = plan["launches"], {}
+        self.unjudged = {one["capability"]: one for one in plan.get("unjudged", [])}
+        self.keep(self.launches)
+        self.ready, self.calls, self.lock = {}, {}, threading.Lock()
+
+    def keep(self, launches):
+        """Reads the files of launches, each once."""
+        for launch in launches:
             path = launch["cubin"]["path"]
             if path not in self.images:
                 with open(read(launch["cubin"]), "rb") as file:
                     self.images[path] = file.read()
-        self.ready, self.calls, self.lock = {}, {}, threading.Lock()
 
-    def why_not(self, device):
+    def why_not(self, device, unjudged=False):
+        """Why it is not for a device; `unjudged` has what was compiled for it do as well."""
+        why = self.not_judged(device)
+        other = self.unjudged.get(capability_of(device)) if why else None
+        if other is None:
+            return why
+        if other["why_not"]:
+            return f"{why}, and it is not compiled for {other['arch']}: {other['why_not']}"
+        if not unjudged:
+            return f"{why}; compiled for {other['arch']} it is here, and nobody has judged that: enable(unjudged=True) uses it all the same"
+        return None
+
+    def notice(self, device):
+        if self.not_judged(device) is None:
+            return None
+        return f"{self.name} is used as compiled for {self.unjudged[capability_of(device)]['arch']}, which nobody has judged"
+
+    def not_judged(self, device):
         name = torch.cuda.get_device_name(device)
         if name != PLANS["device"]:
             return f"it was judged on {PLANS['device']}, and {device} is {name}"
-        major, minor = torch.cuda.get_device_capability(device)
-        if major * 10 + minor != PLANS["capability"]:
-            return f"it is for compute capability {PLANS['capability'] / 10}, and {device} has {major}.{minor}"
+        capability = capability_of(device)
+        if capability != PLANS["capability"]:
+            return f"it is for compute capability {PLANS['capability'] / 10}, and {device} has {capability / 10}"
         return None
+
+    def launches_for(self, device):
+        """What was judged; on another device what was compiled for it, which only `unjudged=True` has placed there."""
+        why = self.why_not(device, unjudged=True)
+        if why:
+            raise RuntimeError(f"{self.name}: {why}")
+        if self.not_judged(device) is None:
+            return self.launches
+        launches = self.unjudged[capability_of(device)]["launches"]
+        self.keep(launches)
+        return launches
 
     def load(self, device):
         """The launches in a device's context."""
-        why = self.why_not(device)
-        if why:
-            raise RuntimeError(f"{self.name}: {why}")
         # Whoever calls this holds the lock, and the device is current.
         modules, made = {}, []
-        for launch in self.launches:
+        for launch in self.launches_for(device):
             path = launch["cubin"]["path"]
             if path not in modules:
                 modules[path] = ctypes.c_void_p()

@@ -44,9 +44,13 @@ class Kernel:
             self.scratch += -(-one["bytes"] // APART) * APART
         self.code = Code(plan, len(self.forms) + len(self.made) + len(self.places))
 
-    def why_not(self, device):
-        """Why it is not for this device; none where it is."""
-        return self.code.why_not(device)
+    def why_not(self, device, unjudged=False):
+        """Why it is not for this device; none where it is, or was compiled for it and may be used without a judge's word."""
+        return self.code.why_not(device, unjudged)
+
+    def notice(self, device):
+        """What is to be said where it is used without one."""
+        return self.code.notice(device)
 
     def check(self, tensors):
         """Everything that was judged, or an error: never a kernel on what it was not judged for."""

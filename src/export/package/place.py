@@ -2,6 +2,8 @@
 
 import operator
 import sys
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -9,9 +11,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from . import regions
 from .launch import ready
 from .operators import LOADED, UNUSABLE, operator_of
-from .plans import FAMILIES, KERNELS, NAME, TORCH, VERSION
+from .plans import KERNELS, NAME, TORCH, VERSION
 
 _before = None
+# What `enable` was asked for.
+_asked = None
 _said = set()
 _placed = {}
 _graphs = 0
@@ -36,17 +40,51 @@ def training():
 class Pass(CustomGraphPass):
     """After Inductor's own patterns, before it writes code."""
 
+    def __init__(self, asked=None):
+        super().__init__()
+        self.asked = asked or ALL
+
     def __call__(self, graph):
-        place(graph)
+        place(graph, self.asked)
 
     def uuid(self):
-        return ["warpsmith", NAME, VERSION, *sorted(LOADED)]
+        # Inductor's cache would else have the graph of all kernels stand for that of some.
+        return ["warpsmith", NAME, VERSION, self.asked.unjudged, *sorted(wanted(self.asked.only))]
 
 
-def place(graph):
+class Asked(NamedTuple):
+    """What is to be placed: kernels of these names, where there are any; and whether those for other devices may be, which nobody has judged."""
+
+    only: frozenset = None
+    unjudged: bool = False
+
+
+ALL = Asked()
+
+
+def asked_for(only, unjudged):
+    """A name that no kernel has is an error, since nothing would come of it."""
+    if only is None:
+        return Asked(None, unjudged)
+    only = frozenset([only] if isinstance(only, str) else only)
+    names = [kernel["name"] for kernel in KERNELS]
+    unknown = sorted(only.difference(names))
+    if unknown:
+        raise ValueError(f"{NAME} has no kernel {', '.join(unknown)}; its kernels are {', '.join(names)}")
+    return Asked(only, unjudged)
+
+
+def wanted(only):
+    """Kernels that can be used here by their keys, of those that are asked for."""
+    return {key: kernel for key, kernel in LOADED.items() if only is None or kernel.name in only}
+
+
+def place(graph, asked=ALL):
     """Replaces what is known; leaves a graph untouched of which nothing is."""
     global _graphs
     _graphs += 1
+    only = asked.only
+    kernels = wanted(only)
     if training():
         say("a graph for training is left as it is: the kernels were judged without gradients")
         return 0
@@ -55,12 +93,14 @@ def place(graph):
         say("a graph with dynamic shapes is left as it is; torch.compile(..., dynamic=False) keeps a graph for each shape")
         return 0
     # First on a copy: where nothing is placed nothing is changed.
-    if not chosen(copied(gm)):
-        others = {region.family for region in all_regions(copied(gm))} & FAMILIES
+    count = len(KERNELS if only is None else only)
+    if not chosen(copied(gm), kernels, asked):
+        families = {kernel["family"] for kernel in KERNELS if only is None or kernel["name"] in only}
+        others = {region.family for region in all_regions(copied(gm))} & families
         if others:
-            say(f"a graph has {len(others)} of the {len(KERNELS)} computations at shapes, strides or types that were not judged; it stays as it is")
+            say(f"a graph has {len(others)} of the {count} computations at shapes, strides or types that were not judged; it stays as it is")
         return 0
-    found = chosen(gm)
+    found = chosen(gm, kernels, asked)
     for region in found:
         replace(graph, region)
     names = {}
@@ -68,8 +108,8 @@ def place(graph):
         name = LOADED[region.key_].name
         names[name] = names.get(name, 0) + 1
         _placed[name] = _placed.get(name, 0) + 1
-    left = sorted(kernel.name for kernel in LOADED.values() if kernel.name not in names)
-    text = f"{len(names)} of {len(KERNELS)} kernels are in this graph, in {len(found)} places"
+    left = sorted(kernel.name for kernel in kernels.values() if kernel.name not in names)
+    text = f"{len(names)} of {count} kernels are in this graph, in {len(found)} places"
     say(text + (f"; not in it: {', '.join(left)}" if left else ""))
     return len(found)
 
@@ -85,24 +125,27 @@ def all_regions(gm):
     return [*pairs, *fusible, *calls]
 
 
-def chosen(gm):
-    """Regions with a kernel; the larger ones first, and none that share a node."""
+def chosen(gm, kernels, asked):
+    """Regions with one of the kernels; the larger ones first, and none that share a node."""
     taken, found = set(), []
     for region in all_regions(gm):
         if not regions.is_static(region) or taken & set(region.nodes):
             continue
         region.key_ = region.key
-        if region.key_ in LOADED and is_for(LOADED[region.key_], region):
+        if region.key_ in kernels and is_for(kernels[region.key_], region, asked):
             taken |= set(region.nodes)
             found.append(region)
     return found
 
 
-def is_for(kernel, region):
-    """Whether a kernel was judged for the device that a region is on."""
-    why = kernel.why_not(region.inputs[0].meta["val"].device)
+def is_for(kernel, region, asked):
+    """Whether a kernel was judged for the device that a region is on, or is asked for without that."""
+    device = region.inputs[0].meta["val"].device
+    why = kernel.why_not(device, asked.unjudged)
     if why:
         say(f"{kernel.name} is left out: {why}")
+    elif notice := kernel.notice(device):
+        say(notice)
     return why is None
 
 
@@ -148,13 +191,19 @@ def in_order(graph):
     stable_topological_sort(graph)
 
 
-def enable():
-    """Has torch.compile place the kernels from now on. What was compiled before is compiled again when it is called next: torch.compile
+def enable(only=None, unjudged=False):
+    """Has torch.compile place the kernels from now on; those of the names in `only`, where there are any. `unjudged` places those too that
+    were compiled for the GPU at hand and judged on another. What was compiled before is compiled again when it is called next: torch.compile
     would else use it for the same model."""
-    global _before
+    global _before, _asked
     from torch._inductor import config
 
+    asked = asked_for(only, unjudged)
     if _before is not None:
+        if asked != _asked:
+            _asked = asked
+            config.post_grad_custom_post_pass = Pass(asked)
+            torch._dynamo.reset()
         return
     if config.post_grad_custom_post_pass is not None:
         raise RuntimeError(f"{NAME}: another pass is set in torch._inductor.config.post_grad_custom_post_pass already; disable that first")
@@ -169,20 +218,21 @@ def enable():
     dynamo.automatic_dynamic_shapes = False
     # Pads products after a measurement: the graph would differ from run to run.
     config.shape_padding = False
-    config.post_grad_custom_post_pass = Pass()
+    config.post_grad_custom_post_pass = Pass(asked)
+    _asked = asked
     torch._dynamo.reset()
 
 
 def disable():
     """Everything as it was before `enable()`; graphs compiled meanwhile are dropped."""
-    global _before
+    global _before, _asked
     from torch._inductor import config
 
     if _before is None:
         return
     torch._dynamo.config.automatic_dynamic_shapes, config.shape_padding = _before
     config.post_grad_custom_post_pass = None
-    _before = None
+    _before = _asked = None
     torch._dynamo.reset()
 
 
@@ -190,14 +240,17 @@ def is_enabled():
     return _before is not None
 
 
-def patch(model):
-    """The model with the kernels in it and without torch.compile: its graphs are run by PyTorch operator by operator, those with a
-    kernel's place in them as Inductor would cut them, all others as they were written."""
+def patch(model, only=None, unjudged=False):
+    """The model with the kernels in it (those that `enable` would place) and without torch.compile: its graphs are run by
+    PyTorch operator by operator, those with a kernel's place in them as Inductor would cut them, all others as they were written."""
+    asked = asked_for(only, unjudged)
     if hasattr(model, "_warpsmith_forward"):
-        return model
+        if model._warpsmith_asked == asked:
+            return model
+        unpatch(model)
     ready()
     original = model.forward
-    compiled = torch.compile(original, backend=backend, dynamic=False)
+    compiled = torch.compile(original, backend=backend if asked == ALL else partial(backend, asked=asked), dynamic=False)
 
     def forward(*arguments, **named):
         if torch.is_grad_enabled() and (any(one.requires_grad for one in model.parameters()) or any_grad(arguments) or any_grad(named)):
@@ -205,7 +258,7 @@ def patch(model):
             return original(*arguments, **named)
         return compiled(*arguments, **named)
 
-    model._warpsmith_forward = original
+    model._warpsmith_forward, model._warpsmith_asked = original, asked
     model.forward = forward
     return model
 
@@ -220,11 +273,11 @@ def unpatch(model):
     """Takes `patch` back."""
     if hasattr(model, "_warpsmith_forward"):
         del model.forward
-        del model._warpsmith_forward
+        del model._warpsmith_forward, model._warpsmith_asked
     return model
 
 
-def backend(gm, inputs):
+def backend(gm, inputs, asked=ALL):
     """A backend of torch.compile that generates no code."""
     from torch._inductor import compile_fx, config
     from torch._inductor.virtualized import V
@@ -235,7 +288,7 @@ def backend(gm, inputs):
         compile_fx.view_to_reshape(lowered)
         with torch.no_grad():
             mode = compile_fx.fake_tensor_prop(lowered, values)
-        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph)), shape_padding=False):
+        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked)), shape_padding=False):
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
         lowered.recompile()
 

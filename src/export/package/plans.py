@@ -14,7 +14,6 @@ VERSION = PLANS["version"]
 TORCH = PLANS["torch"]
 KERNELS = PLANS["kernels"]
 BY_KEY = {kernel["key"]: kernel for kernel in KERNELS}
-FAMILIES = {kernel["family"] for kernel in KERNELS}
 
 
 class Unusable(Exception):

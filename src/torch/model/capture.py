@@ -169,6 +169,11 @@ def described(captured, region, parameters):
         if len(floating) != 1:
             names = " and ".join(sorted(str(one).removeprefix("torch.") for one in floating)) or "no floating-point type"
             raise Unwritable(f"its tensors are of {names}; a kernel has one floating-point type so far")
+        kinds = lambda side, known: sorted({str(one.dtype).removeprefix("torch.") for one in side if not known(one)})
+        if made := kinds(sides[1], lambda one: one.is_floating_point()):
+            raise Unwritable(f"its result is a tensor of {made[0]}; those of regions are floating-point")
+        if taken := kinds(sides[0], lambda one: one.is_floating_point() or one.dtype == torch.int64):
+            raise Unwritable(f"it takes a tensor of {taken[0]}, and regions take floating-point and int64")
         row["dtype"] = str(floating.pop()).removeprefix("torch.")
         names = names_of(region, parameter)
         places = [f"{name}: {parameter(node)}" for name, node in zip(names, region.inputs) if parameter(node)]
