@@ -275,6 +275,63 @@ fn headers_compile_with_the_prelude() {
 }
 
 #[test]
+fn a_header_of_ours_is_found_by_its_name_alone_and_only_by_who_names_it() {
+    let Some(bench) = Bench::new() else { return };
+    let with = |header: &str, arch: &str| {
+        let text =
+            kernel(&format!("#include \"{header}\"\nusing namespace ws;\n{}", body("y[0] = (T)shared_address(&y);")));
+        KernelFile::parse(&text.replace("sm_80+", arch)).expect("front matter")
+    };
+    for (header, arch) in [("ws/ampere.cuh", "sm_80+"), ("ws/hopper.cuh", "sm_90a")] {
+        let file = with(header, arch);
+        let resolutions = [Dtype::F16, Dtype::Bf16, Dtype::F32].map(|dtype| resolve(&file, dtype));
+        bench.compile(&file, &resolutions).unwrap_or_else(|error| panic!("{header}: {error}"));
+    }
+    let what = bench.refusal(&format!("#include \"ws/none.cuh\"\n{}", body("y[0] = 0;")));
+    assert!(what.contains("`none.cuh`") && what.contains("\"ws/ampere.cuh\", \"ws/hopper.cuh\""), "{what}");
+    // Without the reader of text there is no such name either, and no path to what has it.
+    for include in ["ws/none.cuh", "kernels/cuda/include/ws/hopper.cuh", "ws/./hopper.cuh"] {
+        let source = format!("#include \"{include}\"\nextern \"C\" __global__ void k() {{}}\n");
+        let (name, arch, names) = ("x.cu".into(), "sm_90".into(), vec!["k".into()]);
+        let unit = Unit { name, source, arch, options: vec![], names, numbers: Default::default() };
+        let Err(BuildError::Kernel(what)) = bench.compiler.trusted(&[unit]) else { panic!("{include}") };
+        assert!(what.contains("cannot open"), "{include}: {what}");
+    }
+}
+
+#[test]
+fn neither_a_macro_nor_a_tunable_nor_a_second_include_changes_what_a_header_means() {
+    let Some(bench) = Bench::new() else { return };
+    let asks = body(
+        "__shared__ T s[8]; ws::copy_async<16>(s, x); ws::end_of_copies(); ws::wait_for_copies<0>(); y[0] = s[0];",
+    );
+    let plain = bench.code(&format!("#include \"ws/ampere.cuh\"\n{asks}")).expect("compiles");
+    // What would count in a header that is read where it is included: its words, and the name of a constant.
+    let before = "#define asm static_assert(0, \"never\"); asm\n#define PENDING 7\n#define volatile\n#include \"ws/ampere.cuh\"\n\
+        #undef asm\n#undef PENDING\n#undef volatile\n#include \"ws/ampere.cuh\"\n";
+    assert_eq!(bench.code(&format!("{before}{asks}")).expect("compiles").cubin, plain.cubin);
+    let text = kernel(&format!("#include \"ws/ampere.cuh\"\n{asks}")).replace("VEC", "BYTES");
+    let file = KernelFile::parse(&text.replace("copy_async<16>", "copy_async<BYTES * 4>")).expect("front matter");
+    assert_eq!(
+        bench.compile(&file, &[resolve(&file, Dtype::F16)]).expect("compiles")[0].resources[0].registers,
+        plain.resources[0].registers
+    );
+    // A macro behind the include is the kernel's own word, and what it comes to is read.
+    let clock = "#include \"ws/ampere.cuh\"\n#define AT(x) clock##x\n#define power_of_two(x) (float)AT(64)()\n";
+    let what = bench.refusal(&format!("{clock}{}", body("using namespace ws; y[0] = ws_store(power_of_two(1.0f));")));
+    assert!(what.contains("clock"), "{what}");
+}
+
+#[test]
+fn behind_a_header_messages_still_point_into_the_file() {
+    let Some(bench) = Bench::new() else { return };
+    let code = format!("#include \"ws/hopper.cuh\"\n{}", body("nonsense;"));
+    let line = 1 + kernel(&code).lines().position(|line| line == "nonsense;").expect("is there");
+    let what = bench.refusal(&code);
+    assert!(what.contains(&format!("rmsnorm.cu({line}): error")), "{what}");
+}
+
+#[test]
 fn a_compilation_that_does_not_end_is_ended_when_nobody_wants_it() {
     let Some(bench) = Bench::new() else { return };
     // Doubles at every level: far more than any limit of nesting allows for in time.

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use warpsmith::agent::tuner::TECHNIQUES;
 use warpsmith::backend::cuda::judge::oracle_source;
 use warpsmith::backend::cuda::{Compiler, Search, Unit};
-use warpsmith::kernel::{Facts, KernelFile, nvrtc_options};
+use warpsmith::kernel::{Facts, KernelFile, headers, nvrtc_options};
 use warpsmith::op::{Dtype, Operation};
 
 /// The widest identifier for which the ledger's columns stay below each other.
@@ -146,6 +146,21 @@ fn every_key_of_the_front_matter_is_in_the_reference_too() {
         for key in keys_of(table) {
             let named = [format!("`{key}`"), format!("`[{key}]`"), format!("`[[{key}]]`")];
             assert!(named.iter().any(|name| text.contains(name.as_str())), "{table}{key}");
+        }
+    }
+}
+
+#[test]
+fn the_instructions_and_the_reference_name_every_header_of_ours_and_all_that_is_in_it() {
+    for document in ["program.md", "docs/kernel-file.md"] {
+        let text = read(document);
+        let named: BTreeSet<&str> = in_code(&text).flat_map(|code| code.split(['<', '(', '"'])).collect();
+        for header in headers() {
+            assert!(named.contains(header.name), "{document}: {}", header.name);
+            for line in header.text.lines().filter(|line| line.contains("__device__ ") && !line.starts_with(' ')) {
+                let name = line.split('(').next().and_then(|head| head.split([' ', '*']).next_back()).unwrap();
+                assert!(named.contains(name), "{document}: {} has `{name}`", header.name);
+            }
         }
     }
 }

@@ -56,14 +56,13 @@ args   = ["o", "partial", "B", "H", "S_q", "S_kv", "D", "causal", "bshd"]
    That is how tensor cores (mma.sync) deal out the products of 16-bit types; f32, multiplied by fused multiply-adds, does
    the same. */
 
+#include "ws/ampere.cuh"
+
+using namespace ws;
+
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
 constexpr int ROWS = 2 * STRIPS, KEYS = BLOCK_KV / 4, COLUMNS = D_PAD / 4; /* of a lane: rows, keys and columns of each */
-
-__device__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void end_of_copy() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* Waits until all copies but the last PENDING have arrived. */
-template <int PENDING> __device__ void wait_for_copy() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 /* A piece of 16 bytes of which only the first `have` elements exist, or whose address is no multiple of 16; zeros follow. */
 __device__ __noinline__ void copy_part(T *to, const T *from, int have) {
@@ -94,22 +93,6 @@ template <int TILE> __device__ void copy_rows(T *to, const T *from, int64_t rows
         for (int i = 0; first + i < TILE; i += ROWS_AT_ONCE)
             copy_part(to + i * STRIDE, from + i * step, first + i < rows ? (int)min((int64_t)VEC, D - column) : 0);
     }
-}
-
-/* 2^x within 2 units in the last place; results below the normal range are zero. */
-__device__ float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ float largest_in_quad(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ float sum_in_quad(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
 #if WS_F32
@@ -166,16 +149,6 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
 __device__ int key_of(int j) { return j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2; }
 __device__ int column_of(int j) { return key_of(j); }
 
-/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
-__device__ void load_matrices(uint32_t (&to)[4], const T *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
-}
-__device__ void load_matrices_transposed(uint32_t (&to)[4], const T *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
-}
-
 /* Two rows of two neighbouring sums (16 x 8 over the warp) += a (16 x 16) b (16 x 8). */
 __device__ void multiply(float *upper, float *lower, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if WS_F16
@@ -185,16 +158,6 @@ __device__ void multiply(float *upper, float *lower, const uint32_t (&a)[4], uin
 #endif
         : "+f"(upper[0]), "+f"(upper[1]), "+f"(lower[0]), "+f"(lower[1])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ uint32_t packed(float low, float high) {
-    uint32_t both;
-#if WS_F16
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
 }
 
 /* scores = queries keys^T; `queries` are the warp's. */
@@ -226,10 +189,10 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
         uint32_t p[STRIPS][4];
 #pragma unroll
         for (int s = 0; s < STRIPS; s++) {
-            p[s][0] = packed(weights[2 * s][j], weights[2 * s][j + 1]);
-            p[s][1] = packed(weights[2 * s + 1][j], weights[2 * s + 1][j + 1]);
-            p[s][2] = packed(weights[2 * s][j + 2], weights[2 * s][j + 3]);
-            p[s][3] = packed(weights[2 * s + 1][j + 2], weights[2 * s + 1][j + 3]);
+            p[s][0] = pack(weights[2 * s][j], weights[2 * s][j + 1]);
+            p[s][1] = pack(weights[2 * s + 1][j], weights[2 * s + 1][j + 1]);
+            p[s][2] = pack(weights[2 * s][j + 2], weights[2 * s][j + 3]);
+            p[s][3] = pack(weights[2 * s + 1][j + 2], weights[2 * s + 1][j + 3]);
         }
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += 4) { /* 16 columns of the row */
@@ -271,9 +234,9 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
 
     copy_rows<BLOCK_Q>(queries, q, S_q - i0, q_step, D);
     if (begin < end) copy_rows<BLOCK_KV>(keys, k + begin * kv_step, end - begin, kv_step, D);
-    end_of_copy();
+    end_of_copies();
     if (begin < end) copy_rows<BLOCK_KV>(values, v + begin * kv_step, end - begin, kv_step, D);
-    end_of_copy();
+    end_of_copies();
 
     const int row = threadIdx.x / 32 * STRIPS * 16 + threadIdx.x % 32 / 4; /* of the lane's first query */
     const float log2_scale = scale * 1.44269504f;
@@ -282,11 +245,11 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     for (int r = 0; r < ROWS; r++) top[r] = MINUS_INFINITY;
 
     for (int64_t j0 = begin; j0 < end; j0 += BLOCK_KV) {
-        if (j0 == begin) wait_for_copy<1>();
-        else wait_for_copy<0>();
+        if (j0 == begin) wait_for_copies<1>();
+        else wait_for_copies<0>();
         __syncthreads(); /* these keys are there for all, and nobody reads the last values any more */
         if (j0 > begin) copy_rows<BLOCK_KV>(values, v + j0 * kv_step, end - j0, kv_step, D);
-        end_of_copy();
+        end_of_copies();
 
         float scores[ROWS][KEYS] = {};
         multiply_keys(scores, queries + threadIdx.x / 32 * STRIPS * 16 * STRIDE, keys);
@@ -301,11 +264,11 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             }
         }
 
-        wait_for_copy<0>();
+        wait_for_copies<0>();
         __syncthreads(); /* these values are there for all, and nobody reads these keys any more */
         const int64_t next = j0 + BLOCK_KV;
         if (next < end) copy_rows<BLOCK_KV>(keys, k + next * kv_step, end - next, kv_step, D);
-        end_of_copy();
+        end_of_copies();
 
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -331,7 +294,7 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
         }
         multiply_values(output, scores, values);
     }
-    wait_for_copy<0>();
+    wait_for_copies<0>();
     __syncthreads(); /* where there were no keys at all, the queries may still be on their way to where the output goes */
 
 #pragma unroll

@@ -45,49 +45,15 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
    tile in registers. 16-bit types are multiplied by tensor cores (mma.sync) and added in single precision, f32 by fused
    multiply-adds. */
 
+#include "ws/ampere.cuh"
+
+using namespace ws;
+
 constexpr int K_STEP = WS_DTYPE_BYTES == 4 ? 4 : 16; /* terms multiplied in a step */
 constexpr int STEPS = BK / WARPS_K / K_STEP;         /* that a warp takes through a stage */
 constexpr int SHARES = STEPS - 1;                    /* in which a stage is sent for, one a step */
 constexpr int UNROLL = PLAIN && WS_DTYPE_BYTES == 2 ? STEPS : 2; /* more gains only there, and takes long to compile */
 static_assert(STEPS % 2 == 0, "the main loop loads one step ahead, in turn into two sets of fragments");
-
-/* Where 16-byte chunk `chunk` of row `row` stands in a tile of CHUNKS chunks a row. Chunks of a row are exchanged
-   (swizzled) so that the same chunk of 8 consecutive rows, which is what ldmatrix reads at once, lies in all 32 banks. */
-template <int CHUNKS> __device__ int place(int row, int chunk) {
-    const int rows_a_line = CHUNKS >= 8 ? 1 : 8 / CHUNKS;
-    return row * CHUNKS + (chunk ^ (row / rows_a_line % (CHUNKS >= 8 ? 8 : CHUNKS)));
-}
-
-__device__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-
-/* Starts a copy of BYTES to shared memory: the first `have` from `from`, zeros after them. */
-template <int BYTES> __device__ void copy_async(void *to, const void *from, int have = BYTES) {
-    if (BYTES == 16 && have == 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
-                     "r"(have));
-}
-
-__device__ void end_of_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-/* Waits until all but the last PENDING stages have arrived. */
-template <int PENDING> __device__ void wait_for_stage() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
-
-/* A chunk of which only the first `have` elements exist, or whose address is no multiple of 16; zeros follow. It comes in
-   words of 4 bytes where rows have that `alignment`, else element by element (and at once). */
-__device__ __noinline__ void copy_part(uint4 *chunk, const T *from, int have, int alignment) {
-    if (alignment == 0) copy_async<16>(chunk, from, have * sizeof(T));
-    else if (alignment % 4 == 0)
-        for (int at = 0; at < 16; at += 4)
-            copy_async<4>((char *)chunk + at, (const char *)from + at, min(max(have * (int)sizeof(T) - at, 0), 4));
-    else {
-        __align__(16) T piece[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; i++) piece[i] = i < have ? from[i] : T(0);
-        *chunk = *(const uint4 *)piece;
-    }
-}
 
 /* A thread's part in the copying of tiles of ROWS x CHUNKS chunks: one column of chunks, every STEP-th row. */
 template <int ROWS, int CHUNKS, bool TERMS_ARE_ROWS> struct TileCopy {
@@ -190,16 +156,6 @@ constexpr int TM = WARP_M / 16, TN = WARP_N / 8;
 __device__ int row_of(int sum) { return sum / (4 * TN) * 16 + sum % 4 / 2 * 8 + threadIdx.x % 32 / 4; }
 __device__ int column_of(int sum) { return sum / 4 % TN * 8 + threadIdx.x % 4 * 2 + sum % 2; }
 
-/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
-__device__ void load_matrices(uint32_t *to, const uint4 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
-}
-__device__ void load_matrices_transposed(uint32_t *to, const uint4 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
-}
-
 /* What a warp needs for 16 terms of its sums. */
 struct Fragments {
     uint32_t a[TM][4], b[TN][2];
@@ -225,18 +181,7 @@ struct Fragments {
 #pragma unroll
         for (int i = 0; i < TM; i++)
 #pragma unroll
-            for (int j = 0; j < TN; j++) {
-                float *s = sums + (i * TN + j) * 4;
-#if WS_F16
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-#else
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-#endif
-                    : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
-                    : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]), "r"(b[j][0]), "r"(b[j][1]));
-            }
+            for (int j = 0; j < TN; j++) ws::multiply(sums + (i * TN + j) * 4, a[i], b[j]);
     }
 };
 
@@ -279,7 +224,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
         else copy_b.start_any(filling + B_AT, share);
     };
     auto next_copy = [&] {
-        end_of_stage();
+        end_of_copies();
         copy_a.move_right(BK);
         if (WS_TRANS_B) copy_b.move_right(BK);
         else copy_b.move_down(BK);
@@ -292,7 +237,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
             if (!PLAIN || slice < slices) start_copy(share);
         next_copy();
     }
-    wait_for_stage<STAGES - 2>();
+    wait_for_copies<STAGES - 2>();
     __syncthreads();
 
     /* While one step is multiplied, the fragments of the next are loaded (at a slice's last step, those of the next slice),
@@ -305,7 +250,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
 #pragma unroll UNROLL
         for (int step = 0; step < STEPS; step++) {
             if (step == STEPS - 1) {
-                wait_for_stage<STAGES - 2>();
+                wait_for_copies<STAGES - 2>();
                 __syncthreads(); /* the next slice is there for all, and nobody reads this one any more */
                 reading = reading + STAGE == ring_end ? stages : reading + STAGE;
             }
@@ -317,7 +262,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
     }
 
     /* Through shared memory to c, in whole pieces of its rows; parts of k are added in their order. */
-    wait_for_stage<0>();
+    wait_for_copies<0>();
     __syncthreads();
     constexpr int WIDTH = BN + 8; /* of a row there: 8 words more keep a warp's 8 rows in different banks */
     float *results = (float *)stages;

@@ -191,6 +191,9 @@ impl Prompt {
         if cut.oracle() {
             values.set("header", String::new());
         }
+        if cut.headers() {
+            values.set("headers", String::new());
+        }
         if cut.definition() {
             values.set("toml", String::new());
         }

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::code::Making;
 use super::{Buffer, Elsewhere, ExportError, File, Maker, PLANS, Plan, Plans, Receipt, card, is_package};
 use crate::evaluation::Evaluation;
-use crate::kernel::{Facts, KernelFile, Language, ScratchInit};
+use crate::kernel::{Facts, KernelFile, Language, ScratchInit, headers_named};
 use crate::op::{OpSource, Shape, TargetShape};
 use crate::profile::Compiled;
 use crate::torch::model::{REGIONS, Region};
@@ -189,12 +189,7 @@ fn kernel(
     let made = Making { name, op: &op, file: &file, shape: &shape, resolution: &resolution, facts: wanted.facts };
     let (code, own_scratch) = maker.code(&made, files)?;
     let unjudged = maker.elsewhere(&made, &own_scratch, files);
-    // What it must compute is Python as well, under the same name.
-    let extension = match file.language {
-        Language::Triton => "triton.py",
-        language => language.extension(),
-    };
-    let source = files.write(&format!("source/{name}.{extension}"), chosen.text.as_bytes())?;
+    let source = source(name, &chosen.text, file.language, files)?;
     files.write(&format!("source/{name}.py"), chosen.operation.python.as_bytes())?;
     files.write(&format!("source/{name}.toml"), chosen.operation.toml.as_bytes())?;
     files.json(
@@ -242,6 +237,21 @@ fn kernel(
     })
 }
 
+/// Writes a kernel's text, and beside it the headers of ours that it includes.
+fn source(name: &str, text: &str, language: Language, files: &mut Files<'_>) -> Result<File, ExportError> {
+    if language == Language::Cuda {
+        for header in headers_named(text) {
+            files.write(&format!("source/{}", header.name), header.text.as_bytes())?;
+        }
+    }
+    // What it must compute is Python as well, under the same name.
+    let extension = match language {
+        Language::Triton => "triton.py",
+        language => language.extension(),
+    };
+    files.write(&format!("source/{name}.{extension}"), text.as_bytes())
+}
+
 /// Whether Python can import something of this name.
 fn is_importable(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -259,7 +269,20 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_kernels_text_has_the_headers_that_it_includes_beside_it_and_each_has_its_digest() {
+        let root = tempfile::tempdir().unwrap();
+        let mut files = Files { root: root.path(), digests: BTreeMap::new() };
+        let text = "#include \"ws/ampere.cuh\"\n";
+        let written = source("up", text, Language::Cuda, &mut files).unwrap();
+        assert_eq!((written.path.as_str(), written.sha256), ("source/up.cu", sha256(text.as_bytes())));
+        assert_eq!(files.digests.keys().collect::<Vec<_>>(), ["source/up.cu", "source/ws/ampere.cuh"]);
+        let header = std::fs::read_to_string(root.path().join("source/ws/ampere.cuh")).unwrap();
+        assert_eq!(header, headers_named(text)[0].text);
+    }
 
     #[test]
     fn a_name_is_one_that_python_can_import() {

@@ -6,6 +6,7 @@ mod arch;
 mod dependent;
 mod edit;
 mod file;
+mod headers;
 mod jit;
 mod language;
 mod launch;
@@ -27,6 +28,7 @@ pub use edit::{add_variant, pad, set_dtypes, set_tunables};
 pub use file::{
     FrontMatter, KernelError, KernelFile, Scratch, ScratchInit, Tunable, Variant, kernel_file, kernel_file_of_device,
 };
+pub use headers::{Header, headers, headers_named};
 pub use jit::{JitArgument, JitLaunch};
 pub use language::Language;
 pub use launch::{Launch, Swizzle, TensorMap};

@@ -20,6 +20,7 @@ use crate::engine::one_line;
 use crate::engine::{Phase, RunState};
 use crate::evaluation::Evaluation;
 use crate::history::Archive;
+use crate::kernel::headers_named;
 use crate::workspace::Workspace;
 
 /// The largest kernel file that is taken; the longest that ships has a fiftieth of it.
@@ -103,7 +104,7 @@ pub struct Server {
 struct OfOp {
     /// The operation, as `targets` names it
     op: String,
-    /// Also what it must compute: its tensors, tolerances and reference
+    /// Also what it must compute: its tensors, tolerances and reference; and the headers of ours that the source includes
     #[serde(default)]
     with_reference: bool,
 }
@@ -183,7 +184,11 @@ impl Server {
             let read = |path: &str| self.workspace.file(path).ok().map(|file| file.text);
             let source = target.operation(&read).map_err(said)?;
             let oracle = source.oracle().to_owned();
+            let headers =
+                headers_named(&blocks[1]).into_iter().map(|header| format!("{}:\n\n{}", header.name, header.text));
+            let headers: Vec<String> = headers.collect();
             blocks.extend([source.toml, oracle]);
+            blocks.extend(headers);
         }
         Ok(CallToolResult::success(blocks.into_iter().map(ContentBlock::text).collect()))
     }

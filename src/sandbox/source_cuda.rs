@@ -5,8 +5,9 @@
 
 use super::dialect::{Dialect, SourceError, refuse};
 use super::lines::Line;
+use crate::kernel;
 
-/// Headers a CUDA kernel may include by name; beside them the folders of [`FOLDERS`].
+/// Headers of CUDA that a kernel may include by name; beside them the folders of [`FOLDERS`] and the headers of the program's own.
 const HEADERS: [&str; 24] = [
     "cuda_fp16.h",
     "cuda_bf16.h",
@@ -55,7 +56,10 @@ const CUDA: Dialect = Dialect {
     separates_digits: true,
     words: &WORDS,
     header: allowed,
-    headers: || format!("{}, and headers of {}", HEADERS[..12].join(", "), FOLDERS.join(", ")),
+    headers: || {
+        let own: Vec<String> = kernel::headers().map(|header| format!("\"{}\"", header.name)).collect();
+        format!("{}, headers of {}, and of our own {}", HEADERS[..12].join(", "), FOLDERS.join(", "), own.join(", "))
+    },
     pragmas: &PRAGMAS,
     pragma_operator: true,
 };
@@ -91,7 +95,8 @@ fn check_strings(line: &Line) -> Result<(), SourceError> {
 fn allowed(header: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.');
     let inside = header.chars().all(plain) && !header.contains("..") && !header.contains("//");
-    HEADERS.contains(&header) || inside && FOLDERS.iter().any(|folder| header.starts_with(folder))
+    let own = kernel::headers().any(|own| own.name == header);
+    own || HEADERS.contains(&header) || inside && FOLDERS.iter().any(|folder| header.starts_with(folder))
 }
 
 #[cfg(test)]
@@ -142,6 +147,32 @@ mod tests {
             "int a = 1'0; //'\\\n \n#include \"/etc/passwd\"",
         ] {
             assert!(check_cuda(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn headers_of_ours_may_be_included_and_of_others_it_is_said_which_there_are() {
+        check_cuda("#include \"ws/hopper.cuh\"\n#  include \"ws/ampere.cuh\"\n").unwrap();
+        for name in [
+            "ws/blackwell.cuh",
+            "ws/../ws/hopper.cuh",
+            "ws//hopper.cuh",
+            "hopper.cuh",
+            "kernels/cuda/include/ws/hopper.cuh",
+        ] {
+            let error = check_cuda(&format!("int a;\n#include \"{name}\"\n")).unwrap_err().to_string();
+            assert!(
+                error.contains("line 2") && error.contains("\"ws/ampere.cuh\", \"ws/hopper.cuh\""),
+                "{name}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_header_of_ours_has_nothing_that_a_kernel_may_not_have_but_the_pragma_that_it_is_read_once() {
+        for header in kernel::headers() {
+            let text = header.text.replace("#pragma once", "");
+            check_cuda(&text).unwrap_or_else(|error| panic!("{}: {error}", header.name));
         }
     }
 

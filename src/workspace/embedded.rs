@@ -3,6 +3,9 @@
 /// Names relative to a workspace's root (forward slashes, sorted) and texts; `build.rs` writes the list.
 static FILES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
+/// The folder of the headers that CUDA kernels may include. They are the program's own: no workspace has them, and none is asked.
+pub const HEADERS: &str = "kernels/cuda/include/";
+
 /// The copy of `name`, as in `kernels/cpu/rmsnorm.c`.
 #[must_use]
 pub fn embedded(name: &str) -> Option<&'static str> {

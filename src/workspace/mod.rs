@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 
 pub use cache::cache_dir;
 pub use duration::{DurationError, duration};
-pub use embedded::{embedded, embedded_names};
+pub use embedded::{HEADERS, embedded, embedded_names};
 pub use error::WorkspaceError;
 pub use files::{remove_if_there, sync_folder, write_synced};
 pub use lock::{DeviceLock, FileLock};
@@ -156,7 +156,9 @@ impl Workspace {
     pub fn init(dir: &Path, copies: bool) -> Result<(Self, Made), WorkspaceError> {
         let mut names: Vec<&str> = embedded_names(PROGRAM_FILE).collect();
         if copies {
-            names.extend(embedded_names("kernels/").chain(embedded_names("reference/")));
+            // A copy of a header would be read by nobody.
+            names.extend(embedded_names("kernels/").filter(|name| !name.starts_with(HEADERS)));
+            names.extend(embedded_names("reference/"));
         }
         Self::make_with(dir, &names)
     }

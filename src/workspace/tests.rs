@@ -134,3 +134,11 @@ fn the_first_of_several_files_is_taken_and_what_is_on_disk_before_any_copy() {
     let turned = [names[1].replace("rmsnorm", "matmul"), names[0].clone()];
     assert_eq!(workspace.first_file(&turned).unwrap().unwrap().0, names[0]);
 }
+
+#[test]
+fn a_workspace_with_copies_has_none_of_the_headers_which_nobody_would_read() {
+    let root = tempfile::tempdir().unwrap();
+    Workspace::init(root.path(), true).unwrap();
+    assert!(root.path().join("kernels/cuda/matmul.cu").is_file());
+    assert!(!root.path().join(HEADERS).exists());
+}

@@ -160,37 +160,11 @@ args   = ["o", "partial", "B", "H", "S_q", "S_kv", "D", "causal", "bshd"]
    `plain` is kernels/cuda/flash_attention.cu: f32, which tensor cores would round; rows that the copy engine does not take; few queries
    of few heads, where the keys must be divided. */
 
+#include "ws/hopper.cuh"
+
+using namespace ws;
+
 #define MINUS_INFINITY __int_as_float(0xff800000)
-
-__device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-/* 2^x within 2 units in the last place; results below the normal range are zero. */
-__device__ float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ float largest_in_quad(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ float sum_in_quad(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
-
-#if !WS_F32
-__device__ uint32_t packed(float low, float high) {
-    uint32_t both;
-#if WS_F16
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
-#endif
 
 #if PATH == 1
 
@@ -257,31 +231,12 @@ __device__ void multiply_values(float (&sums)[64], const uint32_t *a, uint64_t b
 }
 #endif
 
-template <int PENDING> __device__ void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-__device__ void end_of_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 /* Not to be read or written before. */
 template <int N> __device__ void hold(float (&sums)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-__device__ void make_barrier(uint64_t *barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
-}
-__device__ void arrive(uint64_t *barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ void arrive_and_expect(uint64_t *barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-__device__ void wait(uint64_t *barrier, int phase) {
-    asm volatile("{\n.reg .pred over;\nagain:\n"
-                 "mbarrier.try_wait.parity.shared.b64 over, [%0], %1;\n"
-                 "@!over bra again;\n}" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
-}
 __device__ void copy_box(char *to, const CUtensorMap &map, int column, int row, int head, int b, uint64_t *barrier) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
                  ::"r"(shared_address(to)), "l"(&map), "r"(column), "r"(row), "r"(head), "r"(b), "r"(shared_address(barrier)) : "memory");
@@ -440,9 +395,9 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                     total[r] = fmaf(total[r], correction[r], sum);
                 }
             };
-            auto pack = [&]() {
+            auto round_weights = [&]() {
 #pragma unroll
-                for (int i = 0; i < TILE / 4; i++) weights[i] = packed(scores[i * 2], scores[i * 2 + 1]);
+                for (int i = 0; i < TILE / 4; i++) weights[i] = pack(scores[i * 2], scores[i * 2 + 1]);
             };
 
             wait(&q_full, n % 2);
@@ -460,7 +415,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                 hold(scores);
                 free_keys();
                 weigh(j);
-                pack();
+                round_weights();
                 for (j--; j >= 0; j--) {
                     wait(k_full + k_at.stage, k_at.phase);
                     start_scores();
@@ -475,7 +430,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                     free_values();
 #pragma unroll
                     for (int i = 0; i < HEAD / 2; i++) sums[i] *= correction[i / 2 % 2];
-                    pack();
+                    round_weights();
                 }
                 if (speaks) arrive(&q_empty);
                 wait(v_full + v_at.stage, v_at.phase);
@@ -495,7 +450,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                 for (int c = 0; c < HEAD / 8; c++) {
                     const float low = sums[c * 4 + r * 2], high = sums[c * 4 + r * 2 + 1];
                     *(uint32_t *)(to + c / 8 * (ROWS_Q * 128) + ((c ^ row) % 8) * 16) =
-                        factor == 0.0f ? 0u : packed(low * factor, high * factor);
+                        factor == 0.0f ? 0u : pack(low * factor, high * factor);
                 }
             }
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -630,7 +585,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             }
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
-            const uint32_t b0 = packed(scores[2 * c][0], scores[2 * c][1]), b1 = packed(scores[2 * c + 1][0], scores[2 * c + 1][1]);
+            const uint32_t b0 = pack(scores[2 * c][0], scores[2 * c][1]), b1 = pack(scores[2 * c + 1][0], scores[2 * c + 1][1]);
 #pragma unroll
             for (int m = 0; m < WIDTHS * 4; m++) {
                 const uint32_t x = word(of_v[4 * c][m / 4], m % 4), y = word(of_v[4 * c + 1][m / 4], m % 4);
@@ -725,10 +680,6 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
 
 constexpr int ROWS = 2 * STRIPS, KEYS = BLOCK_KV / 4, COLUMNS = D_PAD / 4; /* of a lane: rows, keys and columns of each */
 
-__device__ void end_of_copy() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* Waits until all copies but the last PENDING have arrived. */
-template <int PENDING> __device__ void wait_for_copy() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
-
 /* A piece of 16 bytes of which only the first `have` elements exist, or whose address is no multiple of 16; zeros follow. */
 __device__ __noinline__ void copy_part(T *to, const T *from, int have) {
     if (have == VEC && (size_t)from % 16 == 0) *(uint4 *)to = *(const uint4 *)from;
@@ -814,16 +765,6 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
 __device__ int key_of(int j) { return j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2; }
 __device__ int column_of(int j) { return key_of(j); }
 
-/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
-__device__ void load_matrices(uint32_t (&to)[4], const T *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
-}
-__device__ void load_matrices_transposed(uint32_t (&to)[4], const T *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
-}
-
 /* Two rows of two neighbouring sums (16 x 8 over the warp) += a (16 x 16) b (16 x 8). */
 __device__ void multiply(float *upper, float *lower, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if WS_F16
@@ -864,10 +805,10 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
         uint32_t p[STRIPS][4];
 #pragma unroll
         for (int s = 0; s < STRIPS; s++) {
-            p[s][0] = packed(weights[2 * s][j], weights[2 * s][j + 1]);
-            p[s][1] = packed(weights[2 * s + 1][j], weights[2 * s + 1][j + 1]);
-            p[s][2] = packed(weights[2 * s][j + 2], weights[2 * s][j + 3]);
-            p[s][3] = packed(weights[2 * s + 1][j + 2], weights[2 * s + 1][j + 3]);
+            p[s][0] = pack(weights[2 * s][j], weights[2 * s][j + 1]);
+            p[s][1] = pack(weights[2 * s + 1][j], weights[2 * s + 1][j + 1]);
+            p[s][2] = pack(weights[2 * s][j + 2], weights[2 * s][j + 3]);
+            p[s][3] = pack(weights[2 * s + 1][j + 2], weights[2 * s + 1][j + 3]);
         }
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += 4) { /* 16 columns of the row */
@@ -909,9 +850,9 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
 
     copy_rows<BLOCK_Q>(queries, q, S_q - i0, q_step, D);
     if (begin < end) copy_rows<BLOCK_KV>(keys, k + begin * kv_step, end - begin, kv_step, D);
-    end_of_copy();
+    end_of_copies();
     if (begin < end) copy_rows<BLOCK_KV>(values, v + begin * kv_step, end - begin, kv_step, D);
-    end_of_copy();
+    end_of_copies();
 
     const int row = threadIdx.x / 32 * STRIPS * 16 + threadIdx.x % 32 / 4; /* of the lane's first query */
     const float log2_scale = scale * 1.44269504f;
@@ -920,11 +861,11 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
     for (int r = 0; r < ROWS; r++) top[r] = MINUS_INFINITY;
 
     for (int64_t j0 = begin; j0 < end; j0 += BLOCK_KV) {
-        if (j0 == begin) wait_for_copy<1>();
-        else wait_for_copy<0>();
+        if (j0 == begin) wait_for_copies<1>();
+        else wait_for_copies<0>();
         __syncthreads(); /* these keys are there for all, and nobody reads the last values any more */
         if (j0 > begin) copy_rows<BLOCK_KV>(values, v + j0 * kv_step, end - j0, kv_step, D);
-        end_of_copy();
+        end_of_copies();
 
         float scores[ROWS][KEYS] = {};
         multiply_keys(scores, queries + threadIdx.x / 32 * STRIPS * 16 * STRIDE, keys);
@@ -939,11 +880,11 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
             }
         }
 
-        wait_for_copy<0>();
+        wait_for_copies<0>();
         __syncthreads(); /* these values are there for all, and nobody reads these keys any more */
         const int64_t next = j0 + BLOCK_KV;
         if (next < end) copy_rows<BLOCK_KV>(keys, k + next * kv_step, end - next, kv_step, D);
-        end_of_copy();
+        end_of_copies();
 
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -969,7 +910,7 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
         }
         multiply_values(output, scores, values);
     }
-    wait_for_copy<0>();
+    wait_for_copies<0>();
     __syncthreads(); /* where there were no keys at all, the queries may still be on their way to where the output goes */
 
 #pragma unroll

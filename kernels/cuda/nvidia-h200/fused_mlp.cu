@@ -216,160 +216,11 @@ args   = ["hidden", "w_down", "y", "B", "D", "H"]
    the reading of 3 D H weights. With few a tile has as many columns as make one tile for each multiprocessor (96 of gate and up each, 115
    tiles, for 11008), and where y has too few columns for that blocks share the terms. */
 
+#include "ws/hopper.cuh"
+
+using namespace ws;
+
 #if TMA
-
-struct __align__(64) TensorMap {
-    char of[128];
-};
-
-__device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-/* A barrier (mbarrier) counts arrivals, and bytes to come, and has a phase: 0 and 1 in turn. */
-__device__ void make_barrier(uint64_t *barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
-}
-__device__ void arrive_and_expect(uint64_t *barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-/* Where block `rank` of the cluster has what this block has at `p`. */
-__device__ uint32_t address_in(int rank, const void *p) {
-    uint32_t address;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
-    return address;
-}
-/* Arrives at the barrier of block `rank`. (With .release.cluster the thread waits for all its accesses to memory, which made a
-   product of 4096^3 take half as long again. There is nothing to wait for: wgmma did the reading, and has ended.) */
-__device__ void arrive(uint64_t *barrier, int rank) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
-}
-/* Returns when the barrier's phase `phase` is over; of a new barrier phase 1 is. */
-__device__ void wait(uint64_t *barrier, int phase) {
-    asm volatile("{\n.reg .pred over;\nagain:\n"
-                 "mbarrier.try_wait.parity.shared.b64 over, [%0], %1;\n"
-                 "@!over bra again;\n}" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
-}
-__device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
-__device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-/* For some of the warps, by number. */
-__device__ void meet(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
-__device__ void prefetch(const TensorMap &map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-
-/* Has the copy engine bring the box of `map` that begins at (x, y) to the same place in all blocks of `mask`, each of
-   whose barriers counts its bytes. What lies outside the tensor is zero, and counts all the same. */
-__device__ void copy_box(void *to, const TensorMap &map, int x, int y, uint64_t *barrier, bool all, uint16_t mask) {
-    if (all)
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-                     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)), "l"(&map), "r"(x), "r"(y),
-                     "r"(shared_address(barrier)), "h"(mask) : "memory");
-    else
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                     "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)), "l"(&map), "r"(x), "r"(y),
-                     "r"(shared_address(barrier)) : "memory");
-}
-
-/* The same of a map in which 8 rows, and pieces of 64 terms of them, are dimensions: the box begins at piece k and row `row`. */
-__device__ void copy_pieces(void *to, const TensorMap &map, int k, int row, uint64_t *barrier) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %2, %3, %4}], [%5];" ::"r"(shared_address(to)), "l"(&map), "r"(0), "r"(k), "r"(row / 8),
-                 "r"(shared_address(barrier)) : "memory");
-}
-/* And back: 16 rows of 64 columns. What lies outside the tensor is left out. */
-__device__ void store_box(const void *from, const TensorMap &map, int x, int y) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
-                 "cp.async.bulk.commit_group;" ::"l"(&map), "r"(x), "r"(y), "r"(shared_address(from)) : "memory");
-}
-/* Has the copy engine bring contiguous bytes to block `rank`, and count them there. */
-__device__ void send(int rank, const void *to, const void *from, int bytes, const uint64_t *barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(address_in(rank, to)), "r"(shared_address(from)), "r"(bytes), "r"(address_in(rank, barrier)) : "memory");
-}
-/* Contiguous bytes, there and back. */
-__device__ void copy_bytes(void *to, const void *from, int bytes, uint64_t *barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
-}
-__device__ void store_bytes(const void *from, void *to, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-                 "cp.async.bulk.commit_group;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
-}
-/* Waits until all but the last PENDING copies of this thread have read what they store. */
-template <int PENDING> __device__ void wait_for_stores() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-
-/* Two neighbours as they are stored. */
-__device__ uint32_t pack(float left, float right) {
-    uint32_t both;
-#if WS_F16
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
-#endif
-    return both;
-}
-/* Lays a warp's 16 rows and 64 columns, in pairs, out in shared memory as boxes with a 128-byte swizzle are: pieces of 16 bytes of a
-   row are exchanged by the row's number. */
-__device__ void stage_pairs(char *box, const uint32_t *pairs) {
-    const int lane = threadIdx.x % 32, row = lane % 16;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-        const uint32_t *p = pairs + j * 2;
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                     ::"r"(shared_address(box + row * 128 + ((j + lane / 16) ^ row % 8) * 16)), "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3])
-                     : "memory");
-    }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the copy engine will read it */
-    __syncwarp();
-}
-__device__ void stage_sums(char *box, const float *sums) {
-    uint32_t pairs[16];
-#pragma unroll
-    for (int i = 0; i < 16; i++) pairs[i] = pack(sums[i * 2], sums[i * 2 + 1]);
-    stage_pairs(box, pairs);
-}
-
-/* What wgmma must know of a tile in shared memory: its address in units of 16 bytes (bits 0 to 13); two distances (bits 16 to
-   29 and 32 to 45); that pieces are exchanged within 128 bytes (1 in bits 62 and 63). `stride` is that from 8 rows to the next 8.
-   Where columns are contiguous, `leading` is that between blocks of 64 of them. */
-__device__ uint64_t description(const void *tile, int leading, int stride) {
-    return (uint64_t)(shared_address(tile) & 0x3ffff) >> 4 | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
-}
-
-#define FOUR(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
-#define SUMS16(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)
-#define SUMS32(i) SUMS16(i), SUMS16(i + 16)
-#define SUMS64(i) SUMS32(i), SUMS32(i + 32)
-#define LIST16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define LIST32 LIST16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define LIST64 LIST32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define LIST128 LIST64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#if WS_F16
-#define TYPES ".f32.f16.f16 "
-#else
-#define TYPES ".f32.bf16.bf16 "
-#endif
-#define WGMMA(n, list, a_at, b_at, add_at, ...)                                                                  \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_at ", 0;\n"                                       \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16" TYPES "{" list "}, "                               \
-                 "%" #a_at ", %" #b_at ", add, 1, 1, 0, 0;\n}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(add))
-
-/* Starts sums (64 x N over the warpgroup) += a (64 x 16) b (16 x N), or = where not `add`. N is a multiple of 32. */
-template <int N, int PIECES_IN_STAGE> __device__ void multiply(float *sums, uint64_t a, uint64_t b, int add) {
-    constexpr int n = N >= 256 ? 256 : N >= 128 ? 128 : N >= 64 ? 64 : 32;
-    if constexpr (n == 256) WGMMA(256, LIST128, 128, 129, 130, SUMS64(0), SUMS64(64));
-    if constexpr (n == 128) WGMMA(128, LIST64, 64, 65, 66, SUMS64(0));
-    if constexpr (n == 64) WGMMA(64, LIST32, 32, 33, 34, SUMS32(0));
-    if constexpr (n == 32) WGMMA(32, LIST16, 16, 17, 18, SUMS16(0));
-    if constexpr (N > n) multiply<N - n, PIECES_IN_STAGE>(sums + n / 2, a, b + n * 8 * PIECES_IN_STAGE, add); /* past n rows of 128 bytes a piece */
-}
-/* Waits until all but the last PENDING groups of products are done. */
-template <int PENDING> __device__ void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
 
 /* A product of two sums can exceed the largest half, 65504, where y does not: halves are kept at a quarter. */
 #if WS_F16
@@ -407,7 +258,7 @@ template <int COLUMNS> __device__ void store_hidden(const float *sums, T *tile, 
 
 /* With GATED hidden = silu(a b^T) * (a b2^T), a = x; else y = a b^T, a = hidden. */
 template <int TILE_N, int SPLIT, int PAIR, int PIECES, int RING, bool GATED, bool BY_BOX>
-__device__ void product(const TensorMap *a_map, const TensorMap &b_map, const TensorMap &b2_map, const TensorMap *c_map,
+__device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, const CUtensorMap &b2_map, const CUtensorMap *c_map,
                         T *__restrict__ hidden, int blocks, T *__restrict__ y, float *sums_of_all, unsigned long long *arrived, int whole,
                         int64_t M, int64_t N, int64_t K) {
     constexpr int SHARES = GATED ? PARTS : 1;
@@ -475,7 +326,7 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
                 for (int box = 0; box < OWN_BOXES; box++) {
                     const int at = peer * OWN_BOXES + box;
                     char *const to = ring + s * STAGE + A_BYTES * PIECES + at * (B_BYTES / 2 * PIECES);
-                    const TensorMap &map = GATED && at == 1 ? b2_map : b_map;
+                    const CUtensorMap &map = GATED && at == 1 ? b2_map : b_map;
                     const int row = GATED ? j0 : j0 + at * (TILE_N / 2);
                     if (PIECES > 1) copy_pieces(to, map, slice * PIECES, row, full + s);
                     else copy_box(to, map, slice * 64, row, full + s, PAIR > 1, (1 << PAIR) - 1);
@@ -537,14 +388,14 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
                 const char *stage = ring + s * STAGE;
                 const uint64_t a = description(stage + group * 8192, 16, 1024), b = description(stage + A_BYTES * PIECES, 16, PIECES * 1024);
                 wait(full + s, phase);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                fence_products();
 #pragma unroll
                 for (int piece = 0; piece < PIECES; piece++)
 #pragma unroll
                     for (int step = 0; step < 4; step++) /* 16 terms are 32 bytes of a row */
                         multiply<TILE_N, PIECES>(sums, a + piece * (A_BYTES / 16) + step * 2, b + piece * 64 + step * 2,
                                                  slice > first || piece > 0 || step > 0);
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                end_of_products();
             };
             if constexpr (DEFERRED)
 #pragma unroll
@@ -703,15 +554,15 @@ __device__ void product(const TensorMap *a_map, const TensorMap &b_map, const Te
 }
 
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1)
-gate_and_up_tma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap gate_map,
-                const __grid_constant__ TensorMap up_map, T *__restrict__ hidden, float *parts,
+gate_and_up_tma(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap gate_map,
+                const __grid_constant__ CUtensorMap up_map, T *__restrict__ hidden, float *parts,
                 unsigned long long *arrived, int64_t whole, int64_t blocks, int64_t B, int64_t D, int64_t H) {
     product<UP_N, 1, PAIRS, UP_PIECES, UP_RING, true, UP_BOXES != 0>(&x_map, gate_map, up_map, nullptr, hidden, (int)blocks, nullptr, parts, arrived,
                                                                                      (int)whole, B, H, D);
 }
 
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
-down_tma(T *__restrict__ hidden, int64_t blocks, const __grid_constant__ TensorMap down_map, const __grid_constant__ TensorMap y_map,
+down_tma(T *__restrict__ hidden, int64_t blocks, const __grid_constant__ CUtensorMap down_map, const __grid_constant__ CUtensorMap y_map,
          T *__restrict__ y, int64_t B, int64_t D, int64_t H) {
     product<DOWN_N, DOWN_SPLIT, DOWN_PAIR, DOWN_PIECES, DOWN_RING, false, DOWN_BOXES != 0>(nullptr, down_map, down_map, &y_map, hidden, (int)blocks,
                                                                                          y, nullptr, nullptr, 0, B, D, H);
@@ -733,44 +584,6 @@ constexpr int UNROLL = PLAIN && WS_DTYPE_BYTES == 2 ? STEPS : 2; /* more gains o
 static_assert(STEPS % 2 == 0, "the main loop loads one step ahead, in turn into two sets of fragments");
 
 constexpr int CHUNKS = BK / VEC; /* of 16 bytes, in a row of a tile */
-
-/* Where 16-byte chunk `chunk` of row `row` stands in a tile. Chunks of a row are exchanged
-   (swizzled) so that the same chunk of 8 consecutive rows, which is what ldmatrix reads at once, lies in all 32 banks. */
-__device__ int place(int row, int chunk) {
-    const int rows_a_line = CHUNKS >= 8 ? 1 : 8 / CHUNKS;
-    return row * CHUNKS + (chunk ^ (row / rows_a_line % (CHUNKS >= 8 ? 8 : CHUNKS)));
-}
-
-__device__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-
-/* Starts a copy of BYTES to shared memory: the first `have` from `from`, zeros after them. */
-template <int BYTES> __device__ void copy_async(void *to, const void *from, int have = BYTES) {
-    if (BYTES == 16 && have == 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
-                     "r"(have));
-}
-
-__device__ void end_of_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-/* Waits until all but the last PENDING stages have arrived. */
-template <int PENDING> __device__ void wait_for_stage() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
-
-/* A chunk of which only the first `have` elements exist, or whose address is no multiple of 16; zeros follow. It comes in
-   words of 4 bytes where rows have that `alignment`, else element by element (and at once). */
-__device__ __noinline__ void copy_part(uint4 *chunk, const T *from, int have, int alignment) {
-    if (alignment == 0) copy_async<16>(chunk, from, have * sizeof(T));
-    else if (alignment % 4 == 0)
-        for (int at = 0; at < 16; at += 4)
-            copy_async<4>((char *)chunk + at, (const char *)from + at, min(max(have * (int)sizeof(T) - at, 0), 4));
-    else {
-        __align__(16) T piece[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; i++) piece[i] = i < have ? from[i] : T(0);
-        *chunk = *(const uint4 *)piece;
-    }
-}
 
 /* A thread's part in the copying of tiles of ROWS rows: one column of chunks, every STEP-th row. */
 template <int ROWS> struct TileCopy {
@@ -795,7 +608,7 @@ template <int ROWS> struct TileCopy {
         for (int i = share * STEP; i < ROWS; i += SHARES * STEP)
             if ((PLAIN && ROWS % STEP == 0) || i < inside) {
                 /* The same, but the first is cheaper: swizzles repeat every 8 rows. */
-                const int at = STEP % 8 == 0 ? place(first, chunk) + i * CHUNKS : place(first + i, chunk);
+                const int at = STEP % 8 == 0 ? place<CHUNKS>(first, chunk) + i * CHUNKS : place<CHUNKS>(first + i, chunk);
                 copy_async<16>(tile + at, from + i * stride);
             }
     }
@@ -805,7 +618,7 @@ template <int ROWS> struct TileCopy {
         const int have = columns >= VEC ? VEC : columns > 0 ? (int)columns : 0;
 #pragma unroll 1
         for (int i = share * STEP; first + i < ROWS; i += SHARES * STEP)
-            copy_part(tile + place(first + i, chunk), from + i * stride, first + i < rows ? have : 0,
+            copy_part(tile + place<CHUNKS>(first + i, chunk), from + i * stride, first + i < rows ? have : 0,
                       (int)(stride * sizeof(T) % 16));
     }
     __device__ void stop() { rows = inside = 0; }
@@ -830,10 +643,10 @@ struct Fragments {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < TM; i++)
-            *(uint4 *)a[i] = a_tile[place(row + i * 8 + lane / 4, step)];
+            *(uint4 *)a[i] = a_tile[place<CHUNKS>(row + i * 8 + lane / 4, step)];
 #pragma unroll
         for (int j = 0; j < TN; j++)
-            *(uint4 *)b[j] = b_tile[place(column + j * 4 + lane % 4, step)];
+            *(uint4 *)b[j] = b_tile[place<CHUNKS>(column + j * 4 + lane % 4, step)];
     }
 
     __device__ void multiply(float *sums) const {
@@ -854,12 +667,6 @@ constexpr int TM = WARP_M / 16, TN = WARP_N / 8;
 __device__ int row_of(int sum) { return sum / (4 * TN) * 16 + sum % 4 / 2 * 8 + threadIdx.x % 32 / 4; }
 __device__ int column_of(int sum) { return sum / 4 % TN * 8 + threadIdx.x % 4 * 2 + sum % 2; }
 
-/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
-__device__ void load_matrices(uint32_t *to, const uint4 *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
-}
-
 /* What a warp needs for 16 terms of its sums. */
 struct Fragments {
     uint32_t a[TM][4], b[TN][2];
@@ -868,11 +675,11 @@ struct Fragments {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < TM; i++)
-            load_matrices(a[i], a_tile + place(row + i * 16 + lane % 16, step * 2 + lane / 16));
+            load_matrices(a[i], a_tile + place<CHUNKS>(row + i * 16 + lane % 16, step * 2 + lane / 16));
 #pragma unroll
         for (int j = 0; j < TN; j += 2) {
             const int n = column + j * 8 + lane / 16 * 8 + lane % 8;
-            load_matrices(b[j], b_tile + place(n, step * 2 + lane / 8 % 2));
+            load_matrices(b[j], b_tile + place<CHUNKS>(n, step * 2 + lane / 8 % 2));
         }
     }
 
@@ -880,18 +687,7 @@ struct Fragments {
 #pragma unroll
         for (int i = 0; i < TM; i++)
 #pragma unroll
-            for (int j = 0; j < TN; j++) {
-                float *s = sums + (i * TN + j) * 4;
-#if WS_F16
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-#else
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-#endif
-                    : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
-                    : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]), "r"(b[j][0]), "r"(b[j][1]));
-            }
+            for (int j = 0; j < TN; j++) ws::multiply(sums + (i * TN + j) * 4, a[i], b[j]);
     }
 };
 
@@ -928,7 +724,7 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
         }
     };
     auto next_copy = [&] {
-        end_of_stage();
+        end_of_copies();
         copy_a.next(), copy_b.next(), copy_b2.next();
         filling = filling + STAGE == ring_end ? stages : filling + STAGE;
         if (--to_copy == 0) copy_a.stop(), copy_b.stop(), copy_b2.stop();
@@ -939,7 +735,7 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
             if (!PLAIN || slice < slices) start_copy(share);
         next_copy();
     }
-    wait_for_stage<STAGES - 2>();
+    wait_for_copies<STAGES - 2>();
     __syncthreads();
 
     /* While one step is multiplied, the fragments of the next are loaded (at a slice's last step, those of the next slice),
@@ -952,7 +748,7 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
 #pragma unroll UNROLL
         for (int step = 0; step < STEPS; step++) {
             if (step == STEPS - 1) {
-                wait_for_stage<STAGES - 2>();
+                wait_for_copies<STAGES - 2>();
                 __syncthreads(); /* the next slice is there for all, and nobody reads this one any more */
                 reading = reading + STAGE == ring_end ? stages : reading + STAGE;
             }
@@ -963,7 +759,7 @@ __device__ float *multiply_tile(const T *a, int64_t rows, const T *b, const T *b
         }
     }
 
-    wait_for_stage<0>();
+    wait_for_copies<0>();
     __syncthreads();
     float *results = (float *)stages;
 #pragma unroll

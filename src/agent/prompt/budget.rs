@@ -7,7 +7,7 @@ use crate::agent::Brief;
 /// Tokens around a message: its role, its marks.
 const AROUND: usize = 16;
 /// Tokens for hypothesis and headers beside a whole file.
-const HEADERS: usize = 512;
+const REST: usize = 512;
 /// Attempts that are told with the judge's reason where old ones are shortened.
 const RECENT: usize = 8;
 /// The same where room is scarce.
@@ -28,6 +28,8 @@ pub(super) enum Step {
     TechniquesNamed,
     /// `reference/<op>.h`.
     Oracle,
+    /// The headers that the kernel includes.
+    Headers,
     /// All but the last few attempts as counts.
     FewAttempts,
     /// Sections of `program.md` by their headings, the least useful first.
@@ -43,18 +45,19 @@ pub(super) enum Step {
 }
 
 use Step::{
-    Definition, FewAttempts, OldAttempts, OldCounted, OneAttempt, Oracle, OtherTechniques, OwnSections, Program,
-    Section, TechniquesInLines, TechniquesNamed,
+    Definition, FewAttempts, Headers, OldAttempts, OldCounted, OneAttempt, Oracle, OtherTechniques, OwnSections,
+    Program, Section, TechniquesInLines, TechniquesNamed,
 };
 
 /// What is left out, the least useful first.
-pub(super) const STEPS: [Step; 29] = [
+pub(super) const STEPS: [Step; 30] = [
     OldAttempts,
     OldCounted,
     OtherTechniques,
     TechniquesInLines,
     TechniquesNamed,
     Oracle,
+    Headers,
     FewAttempts,
     Section("When to stop"),
     Section("When you are stuck"),
@@ -95,6 +98,7 @@ impl Step {
             Definition => (3, "the operation's definition".into()),
             Section(_) | OwnSections => (4, "parts of program.md".into()),
             Program => (4, "program.md".into()),
+            Headers => (5, "the headers that the kernel includes".into()),
         }
     }
 }
@@ -124,6 +128,10 @@ impl Cut {
         self.has(Oracle)
     }
 
+    pub(super) fn headers(&self) -> bool {
+        self.has(Headers)
+    }
+
     pub(super) fn definition(&self) -> bool {
         self.has(Definition)
     }
@@ -146,7 +154,7 @@ impl Cut {
 /// Tokens that are left for the answer: a quarter of the context, and enough for the whole file with some reasoning.
 fn room_for_answer(brief: &Brief, context_tokens: usize) -> usize {
     let file = tokens(&brief.incumbent);
-    (context_tokens / 4).max(file + file / 4 + HEADERS)
+    (context_tokens / 4).max(file + file / 4 + REST)
 }
 
 /// The prompt with as little left out as the context allows. `render` makes the parts for a cut; its second argument

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::template::Values;
 use super::{PromptError, fenced};
 use crate::agent::Brief;
-use crate::kernel::Language;
+use crate::kernel::{Header, Language, headers_named};
 use crate::op::{ElementType, OpError, Operation, Role, TargetShape};
 
 /// Everything that follows from the operation and the kernel and is the same however short the prompt.
@@ -27,7 +27,14 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     values.set("file", brief.file.clone());
     values.set("standing", if brief.unwritten { UNWRITTEN } else { WRITTEN }.to_owned());
     values.set("incumbent", fenced::code(&brief.incumbent));
+    values.set("headers", if language == Language::Cuda { headers(&brief.incumbent) } else { String::new() });
     Ok(values)
+}
+
+/// The headers of ours that a CUDA file includes, each with its name.
+fn headers(file: &str) -> String {
+    let text = |header: &Header| format!("`{}`:\n\n{}", header.name, fenced::code(header.text));
+    headers_named(file).iter().map(text).collect::<Vec<_>>().join("\n\n")
 }
 
 /// What the file is to which a change is asked for.

@@ -76,7 +76,7 @@ macro_rules! part {
 }
 
 /// All parts, in the order of the prompt. What changes least comes first, so that a server can keep it.
-pub const PARTS: [Part; 17] = [
+pub const PARTS: [Part; 18] = [
     part!("rules", Model, &["op", "language"]),
     part!("form", Model, &[]),
     part!("shell", Shell, &["op", "language", "path", "flags"]),
@@ -86,6 +86,7 @@ pub const PARTS: [Part; 17] = [
     part!("oracle", Question, &["op", "header"], Some("header")),
     part!("device", Question, &["device"]),
     part!("incumbent", Question, &["file", "standing", "incumbent"]),
+    part!("headers", Question, &["headers"], Some("headers")),
     part!("evaluation", Question, &["timing", "margin", "against", "vs_user", "resources"]),
     part!("history", Question, &["history"], Some("history")),
     part!("failure", Question, &["failure"], Some("failure")),

@@ -7,6 +7,7 @@ use super::*;
 use crate::agent::{Attempt, Proposal};
 use crate::device::{Bound, Ceilings, DeviceCard, samples};
 use crate::evaluation::{ShapeTiming, Speedup, Stage, Timing};
+use crate::kernel::headers_named;
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
 use crate::workspace::embedded;
 
@@ -179,6 +180,15 @@ fn a_kernel_in_triton_brings_what_is_written_for_it_and_others_do_not() {
         assert!(!cuda.contains(own) && !c.contains(own), "{own}");
     }
     assert!(triton.contains("| `grid`") && !triton.contains("### A kernel in CUDA"));
+}
+
+#[test]
+fn the_headers_that_a_kernel_includes_are_shown_with_it_while_there_is_room() {
+    let mut brief = brief("cuda");
+    brief.incumbent.push_str("\n#include \"ws/hopper.cuh\"\n");
+    let (whole, short) = (asked(&brief, 200_000), asked(&brief, 12_000));
+    assert!(headers_named(&brief.incumbent).iter().all(|header| whole.contains(header.text)));
+    assert!(!short.contains("namespace ws {") && short.contains("the headers that the kernel includes"), "{short}");
 }
 
 #[test]
@@ -448,7 +458,7 @@ fn every_part_uses_what_it_can_be_filled_with_and_nothing_is_left_to_fill() {
     }
     for backend in ["cpu", "cuda"] {
         let parts = prompt().parts_for(&brief(backend), Some("x"), 200_000).unwrap();
-        assert_eq!(parts.len() + 4, PARTS.len(), "all but the follow-ups, what is dropped and what is for a shell");
+        assert_eq!(parts.len() + 5, PARTS.len(), "without headers, follow-ups, what is dropped, what is for a shell");
     }
 }
 

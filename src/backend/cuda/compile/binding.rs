@@ -112,24 +112,24 @@ impl Nvrtc {
         archs.into_iter().map(c_int::unsigned_abs).collect()
     }
 
-    /// Compiles `source` with `options`; `headers` are headers without contents.
+    /// Compiles `source` with `options`; `headers` are names and contents.
     pub(super) fn compile(
         &self,
         name: &str,
         source: &str,
         options: &[String],
         names: &[String],
-        headers: &[&str],
+        headers: &[(&str, &str)],
     ) -> Result<Output, String> {
         let text = |text: &str| CString::new(text).map_err(|_| "a text with a NUL byte".to_owned());
         let source = text(source)?;
         let name = text(name)?;
         let options: Vec<CString> = options.iter().map(|option| text(option)).collect::<Result<_, _>>()?;
         let names: Vec<CString> = names.iter().map(|name| text(name)).collect::<Result<_, _>>()?;
-        let headers: Vec<CString> = headers.iter().map(|header| text(header)).collect::<Result<_, _>>()?;
-        let empty = c"";
-        let contents: Vec<*const c_char> = headers.iter().map(|_| empty.as_ptr()).collect();
-        let header_names: Vec<*const c_char> = headers.iter().map(|header| header.as_ptr()).collect();
+        let headers: Vec<(CString, CString)> =
+            headers.iter().map(|(name, contents)| Ok((text(name)?, text(contents)?))).collect::<Result<_, String>>()?;
+        let contents: Vec<*const c_char> = headers.iter().map(|(_, contents)| contents.as_ptr()).collect();
+        let header_names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let mut program = Made { nvrtc: self, raw: null_mut() };
         // SAFETY: strings that end with zeros and outlive the program; as many headers as is said.
         self.check("nvrtcCreateProgram", unsafe {

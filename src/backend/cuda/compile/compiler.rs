@@ -11,13 +11,14 @@ use super::admit::{Job, Rank, admit, share, waits, weight};
 use super::cache::{Cache, Record};
 use super::find::{Search, Toolkit};
 use super::frame::{Request, Response};
+use super::key::key;
 use super::messages::{Resources, clean, read};
 use super::process::{Pool, ProcessError};
 use super::triton::{JitCode, JitUnit, Triton};
 use super::{candidate_source, cubin, ptx};
 use crate::backend::{BuildError, Source};
-use crate::defence::{Defence, readers};
-use crate::kernel::{Facts, KernelFile, Language, Resolution, target_arch};
+use crate::defence::Defence;
+use crate::kernel::{Facts, KernelFile, Language, Resolution, headers_named, target_arch};
 use crate::op::Operation;
 
 /// The first compute capability that starts dependent launches early.
@@ -328,14 +329,16 @@ impl Compiler {
             return Err(BuildError::Cancelled);
         }
         let options = self.options(unit);
-        let key = self.key(unit, &options, checked);
+        let headers = headers_named(&unit.source);
+        let key = key(&self.identity, unit, &options, &headers, checked);
         if let Some((record, cubin)) = self.cache.get(&key) {
             return Ok(compiled(unit, key, record, cubin));
         }
         if let Err(unsupported) = self.supports(&unit.arch) {
             return Err(BuildError::Machine(unsupported));
         }
-        let request = Request { name: unit.name.clone(), options, names: unit.names.clone() };
+        let headers = headers.iter().map(|header| (header.name.to_owned(), header.text.to_owned())).collect();
+        let request = Request { name: unit.name.clone(), options, names: unit.names.clone(), headers };
         let (response, bytes) = self.pool.ask(&request, &unit.source, cancelled).map_err(|error| match error {
             ProcessError::Cancelled => BuildError::Cancelled,
             ProcessError::Start(_) => BuildError::Machine(error.to_string()),
@@ -414,25 +417,6 @@ impl Compiler {
         options.extend(unit.options.iter().cloned());
         options.extend(self.includes.iter().map(|folder| format!("--include-path={}", folder.display())));
         options
-    }
-
-    fn key(&self, unit: &Unit, options: &[String], checked: bool) -> String {
-        let mut hasher = blake3::Hasher::new();
-        let mut add = |part: &str| {
-            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
-        };
-        let kind = if checked { "candidate" } else { "trusted" };
-        for part in [self.identity.as_str(), &unit.name, &unit.source, kind, &readers()] {
-            add(part);
-        }
-        for list in [options, &unit.names[..]] {
-            add(&list.len().to_string());
-            list.iter().for_each(|part| add(part));
-        }
-        if checked {
-            hasher.update(format!("{:?}", unit.numbers).as_bytes());
-        }
-        hasher.finalize().to_hex().to_string()
     }
 }
 

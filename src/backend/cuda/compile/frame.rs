@@ -41,6 +41,8 @@ pub(super) struct Request {
     pub(super) options: Vec<String>,
     /// Name expressions of the kernels that are launched.
     pub(super) names: Vec<String>,
+    /// Headers that the source may include beside CUDA's: names and texts.
+    pub(super) headers: Vec<(String, String)>,
 }
 
 /// What came of it; the bytes are the cubin, then the PTX.

@@ -1,8 +1,8 @@
 //! From a kernel's text to a cubin, through NVRTC, or through Triton in the user's Python.
 //!
-//! The text is hostile: it is read first (`sandbox::check_cuda`), compiled in a process that can open nothing but headers, and
-//! what comes out is checked: the text of the virtual machine for clocks and for memory that outlives a launch, the
-//! cubin for what it would link to.
+//! The text is hostile: it is read first (`sandbox::check_cuda`), compiled in a process that can open nothing but CUDA's
+//! headers (those of our own come along with the text), and what comes out is checked: the text of the virtual machine for clocks
+//! and for memory that outlives a launch, the cubin for what it would link to.
 
 mod admit;
 mod binding;
@@ -13,6 +13,7 @@ mod facts;
 mod find;
 mod flow;
 mod frame;
+mod key;
 mod messages;
 mod ordering;
 mod prelude;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use crate::kernel::{KernelFile, Resolution};
+use crate::kernel::{KernelFile, Resolution, headers_named};
 use crate::op::{Dtype, Operation};
 
 /// Types and names that CUDA programs take for granted and NVRTC does not bring. `printf` prints nothing: what a kernel
@@ -91,12 +91,19 @@ pub fn prelude(dtype: Dtype, capability: u32) -> String {
     format!("#define WS_SM {capability}\n{HEAD}{types}")
 }
 
-/// The whole translation unit for `kernel` at `resolution`: prelude, constants as macros, the candidate's code under its own
-/// name and line numbers. A constant that the code does not name is left out: what differs in such alone is one compilation.
+/// The whole translation unit for `kernel` at `resolution`: prelude, headers of our own that the code includes, constants as
+/// macros, the candidate's code under its own name and line numbers. A constant that the code does not name is left out: what
+/// differs in such alone is one compilation.
+///
+/// The headers come first, and are read once, so that neither a constant nor a macro of the file changes what they mean. What the
+/// code says of them afterwards is read like the rest of it, where nothing hides: in what the compiler has made of it.
 #[must_use]
 pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolution, capability: u32) -> String {
     let mut source = prelude(resolution.dtype, capability);
     let code = kernel.code();
+    for header in headers_named(code) {
+        let _ = writeln!(source, "#include \"{}\"", header.name);
+    }
     // Names may be put together of parts.
     let all = code.contains("##");
     let named: HashSet<&str> = code.split(|c: char| c != '_' && !c.is_alphanumeric()).collect();

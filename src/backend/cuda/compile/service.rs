@@ -5,15 +5,15 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::mpsc;
 
-use super::binding::Nvrtc;
+use super::binding::{Nvrtc, Output};
 use super::frame::{self, Hello, Request, Response, Setup};
 use crate::sandbox;
 
 /// Address space, bytes: the library takes a tenth of a gigabyte, an honest kernel some tenths more.
 const MEMORY: u64 = 4 << 30;
 
-/// Headers whose contents stand before every kernel anyway, or that every CUDA program names out of habit.
-const HEADERS: [&str; 12] = [
+/// Headers whose contents stand before every kernel anyway, or that every CUDA program names out of habit: empty ones.
+const EMPTY: [&str; 12] = [
     "stdint.h",
     "cstdint",
     "stddef.h",
@@ -92,7 +92,7 @@ fn serve(nvrtc: &Nvrtc, mut input: impl Read + Send + 'static, output: &mut impl
     while let Ok((request, source)) = requests.recv() {
         let answer = String::from_utf8(source)
             .map_err(|_| "a source that is not UTF-8".to_owned())
-            .and_then(|source| nvrtc.compile(&request.name, &source, &request.options, &request.names, &HEADERS));
+            .and_then(|source| compile(nvrtc, &request, &source));
         let sent = match answer {
             Ok(done) => {
                 let response = Response {
@@ -111,6 +111,13 @@ fn serve(nvrtc: &Nvrtc, mut input: impl Read + Send + 'static, output: &mut impl
         }
     }
     0
+}
+
+/// With the headers that came along, which no path leads to.
+fn compile(nvrtc: &Nvrtc, request: &Request, source: &str) -> Result<Output, String> {
+    let own = request.headers.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+    let headers: Vec<(&str, &str)> = EMPTY.map(|name| (name, "")).into_iter().chain(own).collect();
+    nvrtc.compile(&request.name, source, &request.options, &request.names, &headers)
 }
 
 /// A log of bearable length: errors come first in it.

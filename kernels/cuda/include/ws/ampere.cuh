@@ -1,0 +1,101 @@
+/* What every NVIDIA GPU from sm_80 on has beside plain CUDA, each instruction with a name: copies to shared memory in the
+   background (cp.async), matrices from shared memory to registers (ldmatrix), tensor cores (mma.sync). */
+
+#pragma once
+
+namespace ws {
+
+/* The address that instructions want: 32 bits within shared memory. */
+__device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+/* Where 16-byte chunk `chunk` of row `row` stands in a tile of CHUNKS chunks a row. Chunks of a row are exchanged
+   (swizzled) so that the same chunk of 8 consecutive rows, which is what ldmatrix reads at once, lies in all 32 banks. */
+template <int CHUNKS> __device__ int place(int row, int chunk) {
+    const int rows_a_line = CHUNKS >= 8 ? 1 : 8 / CHUNKS;
+    return row * CHUNKS + (chunk ^ (row / rows_a_line % (CHUNKS >= 8 ? 8 : CHUNKS)));
+}
+
+/* Starts a copy of BYTES to shared memory: the first `have` from `from`, zeros after them. */
+template <int BYTES> __device__ void copy_async(void *to, const void *from, int have = BYTES) {
+    if (BYTES == 16 && have == 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
+                     "r"(have));
+}
+/* The same of 16 bytes of which only the first `have` elements exist, or whose address is no multiple of 16. They come in words
+   of 4 bytes where rows have that `alignment` (their address modulo 16), else element by element (and at once). */
+__device__ __noinline__ void copy_part(uint4 *chunk, const T *from, int have, int alignment) {
+    constexpr int ELEMENTS = 16 / sizeof(T);
+    if (alignment == 0) copy_async<16>(chunk, from, have * sizeof(T));
+    else if (alignment % 4 == 0)
+        for (int at = 0; at < 16; at += 4)
+            copy_async<4>((char *)chunk + at, (const char *)from + at, min(max(have * (int)sizeof(T) - at, 0), 4));
+    else {
+        __align__(16) T piece[ELEMENTS];
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++) piece[i] = i < have ? from[i] : T(0);
+        *chunk = *(const uint4 *)piece;
+    }
+}
+
+/* Ends a group of copies. */
+__device__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* Waits until all but the last PENDING groups of copies have arrived. */
+template <int PENDING> __device__ void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+/* Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
+__device__ void load_matrices(uint32_t *to, const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
+}
+__device__ void load_matrices_transposed(uint32_t *to, const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)));
+}
+
+/* 2^x within 2 units in the last place; results below the normal range are zero. */
+__device__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Over the four lanes that share a row of what tensor cores compute. */
+__device__ float largest_in_quad(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ float sum_in_quad(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+#if !WS_F32
+/* Two neighbours as they are stored. */
+__device__ uint32_t pack(float left, float right) {
+    uint32_t both;
+#if WS_F16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
+#endif
+    return both;
+}
+
+/* A warp's sums (16 x 8) += a (16 x 16) b (16 x 8). Of the sums a lane has two neighbours and two neighbours 8 rows below, those of
+   row lane / 4 and columns lane % 4 * 2 first. */
+__device__ void multiply(float *sums, const uint32_t *a, const uint32_t *b) {
+#if WS_F16
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#endif
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+} // namespace ws
