@@ -253,10 +253,7 @@ mod tests {
         assert_eq!(ops(it.culprits.iter().map(|one| &one.op)), ["crash", "far off", "off", "slow"]);
         assert!(!it.is_right());
         let text = it.text();
-        assert!(
-            text.contains("culprit: off: with it alone, patched and compiled, result 0: off by 1.00e-03"),
-            "{text}"
-        );
+        assert!(text.contains("culprit: off: with it alone, patched and compiled, result 0: off by 1.00e-3"), "{text}");
         assert!(
             text.contains("culprit: slow: with it alone the pass is slower: 0.120 ms instead of 0.100 ms"),
             "{text}"

@@ -2,6 +2,9 @@
 //! and nothing is tested.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod guilty;
+mod mixed;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -14,9 +17,6 @@ use warpsmith::torch::{PYTHON, Python, Service};
 const ROWS: &str = "96";
 const HIDDEN: &str = "128";
 const WIDTH: &str = "64";
-
-mod guilty;
-mod mixed;
 
 const MODEL: &str = include_str!("../../models/torch/tiny/model.py");
 const GATE: &str = include_str!("kernels/gate.c");
