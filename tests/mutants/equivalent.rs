@@ -205,7 +205,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
     row(
         &["cuda/nvidia-h200/fused_mlp.cu"],
-        &["const int at = STEP % 8 != 0 ? place(first, chunk) + i * CHUNKS : place(first + i, chunk);"],
+        &["const int at = STEP % 8 != 0 ? place<CHUNKS>(first, chunk) + i * CHUNKS : place<CHUNKS>(first + i, chunk);"],
         "slower: the same place, found the long way",
     ),
     row(

@@ -8,11 +8,11 @@ namespace ws {
 /* The address that instructions want: 32 bits within shared memory. */
 __device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* Where 16-byte chunk `chunk` of row `row` stands in a tile of CHUNKS chunks a row. Chunks of a row are exchanged
+/* Where 16-byte chunk `chunk` of row `row` stands in a tile of CHUNKS_A_ROW chunks. Chunks of a row are exchanged
    (swizzled) so that the same chunk of 8 consecutive rows, which is what ldmatrix reads at once, lies in all 32 banks. */
-template <int CHUNKS> __device__ int place(int row, int chunk) {
-    const int rows_a_line = CHUNKS >= 8 ? 1 : 8 / CHUNKS;
-    return row * CHUNKS + (chunk ^ (row / rows_a_line % (CHUNKS >= 8 ? 8 : CHUNKS)));
+template <int CHUNKS_A_ROW> __device__ int place(int row, int chunk) {
+    const int rows_a_line = CHUNKS_A_ROW >= 8 ? 1 : 8 / CHUNKS_A_ROW;
+    return row * CHUNKS_A_ROW + (chunk ^ (row / rows_a_line % (CHUNKS_A_ROW >= 8 ? 8 : CHUNKS_A_ROW)));
 }
 
 /* Starts a copy of BYTES to shared memory: the first `have` from `from`, zeros after them. */
