@@ -3,9 +3,9 @@
 use std::slice;
 use std::sync::atomic::AtomicBool;
 
-use super::elsewhere::elsewhere;
+use super::unjudged::unjudged;
 use super::write::{Files, sha256};
-use super::{Argument, Code, Elsewhere, ExportError, Launch, Map, Platform, VARIANTS};
+use super::{Argument, Code, ExportError, Launch, Map, Platform, Unjudged, VARIANTS};
 use crate::backend::cpu::{self, Unit};
 use crate::backend::cuda::{self, KernelImage, map_spec};
 use crate::kernel::{self, Facts, KernelFile, Language, MapSource, PlannedLaunch, Resolution};
@@ -119,10 +119,10 @@ impl Maker<'_> {
     }
 
     /// The same for the other architectures that were asked for; `scratch` is what [`Self::code`] gave.
-    pub(super) fn elsewhere(&self, making: &Making<'_>, scratch: &[usize], files: &mut Files<'_>) -> Vec<Elsewhere> {
+    pub(super) fn unjudged(&self, making: &Making<'_>, scratch: &[usize], files: &mut Files<'_>) -> Vec<Unjudged> {
         match self {
             Self::Cpu { .. } => Vec::new(),
-            Self::Cuda { compiler, others, .. } => elsewhere(compiler, others, making, scratch, files),
+            Self::Cuda { compiler, others, .. } => unjudged(compiler, others, making, scratch, files),
         }
     }
 }

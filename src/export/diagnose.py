@@ -6,13 +6,7 @@ The texts of `load.py` and `verify.py` stand around this one, which uses what th
 
 def diagnose(request):
     """One trial after another, each added to the answer as soon as it is known: a kernel may end the process, and is to be found out by that."""
-    device = request["device"]
-    torch.set_num_threads(request["threads"])
-    model, draw = load(request["folder"], device, request["dtype"], request["seed"], request["load"])
-    draws = [draw(request["seed"] + at) for at in range(request["draws"])]
-    with torch.no_grad():
-        eager = [tensors_of(model(*arguments)) for arguments in draws]
-    right = [exact(model, arguments) for arguments in draws]
+    model, _, draws, eager, right = prepared(request)
     package = package_of(request["package"])
     case = Case(request, model, draws, eager, right)
     case.allow(torch.compile(model, dynamic=False))

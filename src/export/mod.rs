@@ -7,8 +7,8 @@
 mod card;
 mod code;
 mod diagnose;
-mod elsewhere;
 mod receipt;
+mod unjudged;
 mod verify;
 mod write;
 
@@ -23,8 +23,8 @@ use crate::torch::model::{Kind, Place};
 
 pub use code::Maker;
 pub use diagnose::{Diagnosis, Suspect, Trial, diagnose};
-pub use elsewhere::capability;
 pub use receipt::{Receipt, altered, receipts};
+pub use unjudged::capability;
 pub use verify::{Asked, Verified, verify};
 pub use write::{Chosen, Wanted, package};
 
@@ -161,7 +161,7 @@ pub struct Plan {
     pub code: Code,
     /// The same for other architectures, which nobody has judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unjudged: Vec<Elsewhere>,
+    pub unjudged: Vec<Unjudged>,
     /// Its text.
     pub source: File,
     /// What the user has over it, as it was measured.
@@ -220,7 +220,7 @@ impl Code {
 
 /// A kernel for an architecture that it was not judged on, or on another device of the one that it was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Elsewhere {
+pub struct Unjudged {
     /// Compute capability, 80 for 8.0.
     pub capability: u32,
     /// What it was compiled for: `sm_80`.
@@ -231,7 +231,7 @@ pub struct Elsewhere {
     pub why_not: Option<String>,
 }
 
-impl Elsewhere {
+impl Unjudged {
     /// Its digest, as [`Code::digest`] makes it; none where there is no file.
     #[must_use]
     pub fn digest(&self) -> Option<String> {

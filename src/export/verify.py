@@ -119,14 +119,19 @@ def check_nan(name, call, model, arguments):
     return {"way": name, "where": where, "wrong": None if same else f"a NaN in {where} does not end where the original's does"}
 
 
-def verify(request):
-    device, seconds = request["device"], request["seconds"]
+def prepared(request):
+    """The model, what draws its inputs, some inputs, and what it gives for each: eagerly, and in double precision."""
     torch.set_num_threads(request["threads"])
-    model, draw = load(request["folder"], device, request["dtype"], request["seed"], request["load"])
+    model, draw = load(request["folder"], request["device"], request["dtype"], request["seed"], request["load"])
     draws = [draw(request["seed"] + at) for at in range(request["draws"])]
     with torch.no_grad():
         eager = [tensors_of(model(*arguments)) for arguments in draws]
-    right = [exact(model, arguments) for arguments in draws]
+    return model, draw, draws, eager, [exact(model, arguments) for arguments in draws]
+
+
+def verify(request):
+    device, seconds = request["device"], request["seconds"]
+    model, draw, draws, eager, right = prepared(request)
     tell("importing the package")
     package = package_of(request["package"])
     answer = {

@@ -7,7 +7,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::code::Making;
-use super::{Buffer, Elsewhere, ExportError, File, Maker, PLANS, Plan, Plans, Receipt, card, is_package};
+use super::{Buffer, ExportError, File, Maker, PLANS, Plan, Plans, Receipt, Unjudged, card, is_package};
 use crate::evaluation::Evaluation;
 use crate::kernel::{Facts, KernelFile, Language, ScratchInit, headers_named};
 use crate::op::{OpSource, Shape, TargetShape};
@@ -133,7 +133,7 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, maker: &Maker<'_>) -> Re
     for plan in &kernels {
         version.update(plan.key.as_bytes());
         version.update(plan.code.digest().as_bytes());
-        for digest in plan.unjudged.iter().filter_map(Elsewhere::digest) {
+        for digest in plan.unjudged.iter().filter_map(Unjudged::digest) {
             version.update(digest.as_bytes());
         }
     }
@@ -188,7 +188,7 @@ fn kernel(
     let resolution = file.resolve(&shape, dtype, wanted.facts).map_err(read)?;
     let made = Making { name, op: &op, file: &file, shape: &shape, resolution: &resolution, facts: wanted.facts };
     let (code, own_scratch) = maker.code(&made, files)?;
-    let unjudged = maker.elsewhere(&made, &own_scratch, files);
+    let unjudged = maker.unjudged(&made, &own_scratch, files);
     let source = source(name, &chosen.text, file.language, files)?;
     files.write(&format!("source/{name}.py"), chosen.operation.python.as_bytes())?;
     files.write(&format!("source/{name}.toml"), chosen.operation.toml.as_bytes())?;

@@ -284,6 +284,11 @@ fn both_halves_of_an_mlp_are_one_target_that_begins_with_the_kernel_that_ships()
     assert!(whole.starts_with("mm_neg_exp"), "{run}");
     assert!(run.contains(&format!("base    {whole}")) || run.contains(&format!("keep    {whole}")), "{run}");
 
+    exported_and_called_once(&place, whole);
+}
+
+/// The run's package has a kernel of this name, and torch.compile calls it in a pass with the same result.
+fn exported_and_called_once(place: &Place, name: &str) {
     let made = place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
     assert!(made.contains("wrote my_kernels"), "{made}");
     let (seen, said) = place.python(&format!(
@@ -294,7 +299,7 @@ with torch.no_grad():
 print(json.dumps(dict(first=first, called=my_kernels.status()['called'])))
 "
     ));
-    assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["called"][whole] == 1, "{seen} {said}");
+    assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["called"][name] == 1, "{seen} {said}");
 }
 
 /// Heads from three products, heads from one, and a call that Inductor hands on like them.
@@ -344,16 +349,7 @@ fn everything_that_inductor_calls_is_a_row_and_attention_begins_with_the_kernel_
 
     let name = attention.iter().find(|row| !row["shipped"].is_null()).unwrap()["name"].as_str().unwrap();
     place.said(&["run", "model", "--only", name, "--seed", "3", "--max-reverts", "1", "--budget", "60s"]);
-    place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
-    let (seen, said) = place.python(&format!(
-        "{START}
-my_kernels.enable()
-with torch.no_grad():
-    first = off(torch.compile(net)(x), want)
-print(json.dumps(dict(first=first, called=my_kernels.status()['called'])))
-"
-    ));
-    assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["called"][name] == 1, "{seen} {said}");
+    exported_and_called_once(&place, name);
 }
 
 #[test]

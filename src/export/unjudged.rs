@@ -2,7 +2,7 @@
 
 use super::code::{Making, launches};
 use super::write::Files;
-use super::{Elsewhere, ExportError};
+use super::{ExportError, Unjudged};
 use crate::backend::cuda;
 use crate::kernel::{Facts, target_arch};
 
@@ -39,18 +39,18 @@ pub fn capability(text: &str) -> Result<u32, String> {
 }
 
 /// A kernel for each of `others`, or why there is none. `scratch` is what its launches ask for where it was judged.
-pub(super) fn elsewhere(
+pub(super) fn unjudged(
     compiler: &cuda::Compiler,
     others: &[u32],
     making: &Making<'_>,
     scratch: &[usize],
     files: &mut Files<'_>,
-) -> Vec<Elsewhere> {
+) -> Vec<Unjudged> {
     let one = |capability: u32| {
         let arch = target_arch(&making.file.front.arch, capability);
         match made(compiler, capability, making, scratch, files) {
-            Ok(launches) => Elsewhere { capability, arch, launches, why_not: None },
-            Err(error) => Elsewhere { capability, arch, launches: Vec::new(), why_not: Some(why(&error)) },
+            Ok(launches) => Unjudged { capability, arch, launches, why_not: None },
+            Err(error) => Unjudged { capability, arch, launches: Vec::new(), why_not: Some(why(&error)) },
         }
     };
     others.iter().copied().map(one).collect()
