@@ -12,8 +12,7 @@ use tracing_subscriber::fmt::{MakeWriter, layer};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The log's name in a run's folder.
-pub(super) const FILE: &str = "warpsmith.log";
+use crate::workspace::LOG_FILE;
 
 /// So much is kept until the run's folder is known.
 const MOST_EARLY_BYTES: usize = 64 << 10;
@@ -74,7 +73,7 @@ pub(super) fn begin(verbose: u8) {
 
 /// From now on the log goes to this run's folder, with what was logged before. Without a file there is no log, and the run is as good.
 pub(super) fn keep_in(folder: &Path) {
-    let path = folder.join(FILE);
+    let path = folder.join(LOG_FILE);
     let file = std::fs::create_dir_all(folder).and_then(|()| OpenOptions::new().append(true).create(true).open(&path));
     match file {
         Ok(mut file) => {
@@ -90,5 +89,5 @@ pub(super) fn keep_in(folder: &Path) {
 
 /// Where the log of a run is.
 pub(super) fn path(folder: &Path) -> PathBuf {
-    folder.join(FILE)
+    folder.join(LOG_FILE)
 }

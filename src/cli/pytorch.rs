@@ -86,7 +86,14 @@ pub(super) fn look(wanted: &Look<'_>, tell: &mut dyn FnMut(&str)) -> anyhow::Res
         Device::Cuda(_) => captured.device_name.clone(),
         Device::Cpu | Device::Theirs => detect_cpu().name,
     };
-    Ok(Compiled { model: wanted.name.clone(), load: wanted.load.function.clone(), device, torch_device, captured })
+    Ok(Compiled {
+        model: wanted.name.clone(),
+        load: wanted.load.function.clone(),
+        dtype: wanted.dtype.map(|dtype| torch_name(dtype).to_owned()),
+        device,
+        torch_device,
+        captured,
+    })
 }
 
 /// Threads for PyTorch: one for each core that this process may use.

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::engine::stop::TargetProgress;
-use crate::engine::{Doing, RunState, WORKERS_FILE, WorkerStatus};
+use crate::engine::{Doing, RunState, WorkerStatus};
 use crate::history::Archive;
-use crate::workspace::{PRIVATE_FOLDER, Workspace};
+use crate::workspace::{PRIVATE_FOLDER, WORKERS_FILE, Workspace};
 
 /// Say where a run is: its targets, what was kept, what is predicted for the model.
 #[derive(Debug, clap::Args)]

@@ -40,7 +40,9 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
             wanted.package.display()
         );
     };
-    if !pytorch::is_model(model, wanted.load) {
+    // The model as it was when the kernels were judged, unless something else is asked for.
+    let load = wanted.load.function.as_deref().or(plans.load.as_deref());
+    if !pytorch::is_model(model, &LoadArgs { function: load.map(str::to_owned) }) {
         bail!("{} is no PyTorch model: a directory with a model.py, or --load with a function", model.display());
     }
     let full = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
@@ -48,9 +50,9 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
     let asked = Asked {
         package: &package,
         folder: &folder,
-        load: wanted.load.function.as_deref(),
+        load,
         device: plans.platform.torch_device(),
-        dtype: wanted.dtype.map(torch_name),
+        dtype: wanted.dtype.map(torch_name).or(plans.dtype.as_deref()),
         seed: crate::rng::secret_seed() % (1 << 31),
         draws: DRAWS,
         sessions: wanted.sessions,

@@ -43,7 +43,7 @@ use crate::model::{ModelConfig, ModelError, Pass};
 use crate::op::OpError;
 use crate::verify::{Report, VerifyError};
 use crate::worker::WorkerError;
-use crate::workspace::{Workspace, WorkspaceError, embedded};
+use crate::workspace::{WORKERS_FILE, Workspace, WorkspaceError, embedded};
 
 use flight::Flight;
 use judging::{Answer, Note, Notes};
@@ -413,9 +413,6 @@ impl Run {
         }
     }
 }
-
-/// In a run's folder: what its workers do.
-pub const WORKERS_FILE: &str = "workers.json";
 
 /// An operation with less of the pass is lost in the noise of whole passes; the judge's figure predicts it well enough.
 const LEAST_VISIBLE_SHARE: f64 = 0.03;

@@ -76,7 +76,7 @@ impl Workload {
     pub fn whole_us(&self) -> Option<f64> {
         match self {
             Self::Model(profile) => Some(profile.whole_us),
-            Self::Compiled(compiled) => Some(compiled.captured.compiled_us),
+            Self::Compiled(compiled) => Some(compiled.device_us()),
             Self::Operation => None,
         }
     }

@@ -94,6 +94,12 @@ pub struct Plans {
     pub torch: String,
     /// The device's name.
     pub device: String,
+    /// The function that gave the model, where one was named; `verify` asks it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
+    /// PyTorch's name of the type that the model was made, where one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
     /// What it is.
     #[serde(flatten)]
     pub platform: Platform,

@@ -25,7 +25,7 @@ pub struct Asked<'a> {
     /// `cpu`.
     pub device: &'a str,
     /// PyTorch's name of the type that weights and inputs are made; their own where none is given.
-    pub dtype: Option<&'static str>,
+    pub dtype: Option<&'a str>,
     /// Seed of weights and inputs.
     pub seed: u64,
     /// Inputs on which results are compared.

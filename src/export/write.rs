@@ -15,10 +15,11 @@ use crate::profile::Compiled;
 use crate::torch::model::{REGIONS, Region};
 
 /// The Python of every package.
-const PYTHON: [(&str, &str); 8] = [
+const PYTHON: [(&str, &str); 9] = [
     ("__init__.py", include_str!("package/__init__.py")),
     ("cpu.py", include_str!("package/cpu.py")),
     ("cuda.py", include_str!("package/cuda.py")),
+    ("direct.py", include_str!("package/direct.py")),
     ("launch.py", include_str!("package/launch.py")),
     ("operators.py", include_str!("package/operators.py")),
     ("place.py", include_str!("package/place.py")),
@@ -145,6 +146,8 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, maker: &Maker<'_>) -> Re
         version: hex(&version.finalize())[..12].to_owned(),
         torch: wanted.compiled.captured.torch.clone(),
         device: wanted.compiled.device.clone(),
+        load: wanted.compiled.load.clone(),
+        dtype: wanted.compiled.dtype.clone(),
         platform,
         kernels,
     };

@@ -1,4 +1,5 @@
-//! A PyTorch model's pass as torch.compile runs it, taken apart: what improving each region would give the *compiled* model.
+//! A PyTorch model's pass as torch.compile runs it, taken apart: what improving each region would give the *compiled* model. Where the pass can
+//! be replayed as a CUDA graph, shares and gains are of that: what the host takes to launch kernels no kernel can shorten.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,9 @@ pub struct Compiled {
     /// The function that gives it, where one was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<String>,
+    /// PyTorch's name of the type that its weights and floating inputs were made, where one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
     /// The device's name.
     pub device: String,
     /// PyTorch's name of the device.
@@ -32,7 +36,7 @@ pub struct CompiledRow<'a> {
     pub region: &'a Region,
     /// Time of all its calls, µs; a joined one has that of its parts.
     pub us: f64,
-    /// The same as a share of the pass, or of the sum of its parts where that is the longer.
+    /// The same as a share of [`Compiled::device_us`], or of the sum of its parts where that is the longer.
     pub share: f64,
 }
 
@@ -50,7 +54,7 @@ impl Compiled {
     }
 
     fn sorted(&self, wanted: impl Fn(&Region) -> bool) -> Vec<CompiledRow<'_>> {
-        let base_us = account(self.captured.compiled_us, self.parts_us()).base_us;
+        let base_us = account(self.device_us(), self.parts_us()).base_us;
         let row = |region| {
             let us = self.us_of(region);
             CompiledRow { region, us, share: us / base_us }
@@ -80,6 +84,13 @@ impl Compiled {
         self.captured.regions.iter().filter(|region| region.kind != Kind::Joined).map(|region| self.us_of(region)).sum()
     }
 
+    /// The part of a pass that kernels can shorten, µs: the pass as a CUDA graph, where it could be captured, else as it is compiled.
+    #[must_use]
+    pub fn device_us(&self) -> f64 {
+        let compiled_us = self.captured.compiled_us;
+        self.captured.graph_us.map_or(compiled_us, |us| us.min(compiled_us))
+    }
+
     /// What the compiled pass takes beyond what the device computes, µs: launches and the host's own work. None where the pass could not be
     /// replayed without them.
     #[must_use]
@@ -102,10 +113,10 @@ impl Compiled {
         self.captured.regions.iter().filter(holds).map(|whole| whole.name.clone()).collect()
     }
 
-    /// A pass with what was `gained` installed, µs.
+    /// What [`Compiled::device_us`] becomes with what was `gained` installed, µs.
     #[must_use]
     pub fn predict(&self, gained: &BTreeMap<String, f64>) -> f64 {
-        let whole_us = self.captured.compiled_us;
+        let whole_us = self.device_us();
         let base_us = account(whole_us, self.parts_us()).base_us;
         let parts: Vec<(f64, f64)> = self
             .captured
@@ -120,7 +131,7 @@ impl Compiled {
     /// takes no time at all, since nobody has a roofline of what PyTorch computes.
     #[must_use]
     pub fn ranked_targets(&self, gained: &BTreeMap<String, f64>) -> Vec<RankedTarget> {
-        let base_us = account(self.captured.compiled_us, self.parts_us()).base_us;
+        let base_us = account(self.device_us(), self.parts_us()).base_us;
         let target = |row: CompiledRow<'_>| {
             let region = row.region;
             let dtype = region.element().filter(|_| region.why_not.is_none())?;
@@ -140,6 +151,11 @@ impl Compiled {
         targets
     }
 
+    /// What shares and gains are of.
+    pub(super) const fn whole(&self) -> &'static str {
+        if self.captured.graph_us.is_some() { "the pass as a CUDA graph" } else { "the compiled pass" }
+    }
+
     /// What a reader should know, a sentence each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
@@ -147,17 +163,17 @@ impl Compiled {
         let gaps_us = self.gaps_us().unwrap_or(0.0);
         if gaps_us > MOST_OTHER * self.captured.compiled_us {
             notes.push(format!(
-                "{:.0} % of the compiled pass is launching: torch.compile(mode=\"reduce-overhead\"), a larger batch, or CUDA graphs of your own \
-                 gain more there than any kernel",
+                "{:.0} % of the compiled pass is launching, which no kernel shortens: torch.compile(mode=\"reduce-overhead\"), a larger batch, \
+                 or CUDA graphs of your own do. Shares and gains are of the pass as a CUDA graph",
                 100.0 * gaps_us / self.captured.compiled_us
             ));
         }
-        let account = account(self.captured.compiled_us, self.parts_us() + gaps_us);
+        let account = account(self.device_us(), self.parts_us());
         if account.other_us > MOST_OTHER * account.base_us {
             notes.push(format!(
-                "the parts do not explain {:.0} % of the compiled pass: Python between graphs, launches, copies, or others' work on \
-                 the machine",
-                100.0 * account.other_us / account.base_us
+                "the parts do not explain {:.0} % of {}: Python between graphs, launches, copies, or others' work on the machine",
+                100.0 * account.other_us / account.base_us,
+                self.whole()
             ));
         }
         notes.extend(account.overlap_note(self.captured.regions.iter().map(|region| region.calls as usize).sum()));
@@ -229,6 +245,7 @@ pub(crate) mod tests {
         Compiled {
             model: "models/tiny".into(),
             load: None,
+            dtype: None,
             device: "two cores".into(),
             torch_device: "cpu".into(),
             captured,
@@ -267,11 +284,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn launches_are_a_part_of_their_own_where_the_pass_could_be_replayed() {
+    fn shares_are_of_what_the_device_computes_where_the_pass_could_be_replayed_and_launches_are_said_apart() {
         let mut profile = sample();
         assert_eq!(profile.gaps_us(), None);
         profile.captured.graph_us = Some(82.0);
-        assert!(near(profile.gaps_us().unwrap(), 18.0));
+        assert!(near(profile.gaps_us().unwrap(), 18.0) && near(profile.device_us(), 82.0));
+        assert!(near(profile.rows()[0].share, 50.0 / 82.0));
+        assert!(near(profile.predict(&BTreeMap::from([("mm".to_owned(), 2.0)])), 57.0));
+        assert!(near(profile.ranked_targets(&BTreeMap::new())[1].ceiling, 82.0 / 32.0));
         let text = profile.table();
         assert!(text.contains("launch gaps") && text.contains("reduce-overhead"), "{text}");
         assert!(text.contains("not explained") && text.contains("0.002"), "{text}");

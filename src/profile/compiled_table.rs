@@ -17,7 +17,7 @@ impl Compiled {
         let mut text = format!(
             "{} · {} weights, {} · {} · PyTorch {} ({} threads)\n\
              one pass: eager {} · compiled {}{graph}{tuned}   ({} passes timed; graphs captured in {:.1} s, compiled in {:.0} s)\n\
-             last columns: how much faster the compiled pass gets when that row alone takes a half of its time, or none\n\n",
+             last columns: how much faster {} gets when that row alone takes a half of its time, or none\n\n",
             self.model,
             count(it.parameters),
             it.dtype,
@@ -29,6 +29,7 @@ impl Compiled {
             it.rounds,
             it.capture_s,
             it.compile_s,
+            self.whole(),
         );
         let rows = self.rows();
         let width =
@@ -41,18 +42,10 @@ impl Compiled {
             text += &format!("{:>3} {}\n", at + 1, line(row, width));
             text += &places(row);
         }
-        if let Some(us) = self.gaps_us() {
-            let share = 100.0 * us / self.captured.compiled_us.max(f64::MIN_POSITIVE);
-            text += &format!(
-                "    {:<width$} {:<7} {:>5} {:>9.3} {:>6}\n",
-                "launch gaps",
-                "",
-                "",
-                us / 1e3,
-                format!("{share:.1}%")
-            );
-        }
         text += &self.rest(width);
+        if let Some(us) = self.gaps_us() {
+            text += &format!("    {:<width$} {:<7} {:>5} {:>9.3}  without a CUDA graph\n", "launch gaps", "", "", us / 1e3);
+        }
         let joined = self.joined();
         if !joined.is_empty() {
             text += "\nlarger parts, each in place of several rows above (`--only NAME` works on one):\n";
@@ -73,7 +66,7 @@ impl Compiled {
 
     /// What the parts do not explain, or, with a minus, how much longer they take alone.
     fn rest(&self, width: usize) -> String {
-        let account = account(self.captured.compiled_us, self.parts_us() + self.gaps_us().unwrap_or(0.0));
+        let account = account(self.device_us(), self.parts_us());
         let (sign, us) = if account.overlap_us > 0.0 { ("-", account.overlap_us) } else { ("", account.other_us) };
         format!(
             "    {:<width$} {:<7} {:>5} {:>9} {:>6}\n",

@@ -36,6 +36,10 @@ pub const LEDGER_FILE: &str = "results.tsv";
 const PROGRAM_FILE: &str = "program.md";
 /// The folder for what a run writes beside the ledger; it ignores itself.
 pub const PRIVATE_FOLDER: &str = ".warpsmith";
+/// In a run's folder: what happened to processes, devices, requests and git.
+pub const LOG_FILE: &str = "warpsmith.log";
+/// In a run's folder: what its workers do.
+pub const WORKERS_FILE: &str = "workers.json";
 
 /// What a new workspace's settings file says: every default, as a comment.
 const NEW_SETTINGS: &str = "\

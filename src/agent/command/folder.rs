@@ -6,9 +6,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::super::transcript;
+use crate::workspace::{LOG_FILE, WORKERS_FILE};
 
 /// Files that are looked at; more are left alone and said.
 const MOST_FILES: usize = 4096;
+
+/// What the run itself writes there while the program works; to put it back would undo that.
+const WRITTEN_MEANWHILE: [&str; 3] = [transcript::FILE, LOG_FILE, WORKERS_FILE];
 
 /// Everything in a folder but the one file that is to change.
 #[derive(Debug)]
@@ -20,11 +24,11 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Remembers what is in `folder`. The transcript grows meanwhile and is left out.
+    /// Remembers what is in `folder`, but for what the run writes meanwhile.
     pub(super) fn of(folder: &Path, candidate: &Path) -> Result<Self, String> {
         let mut files = BTreeMap::new();
         for path in files_below(folder) {
-            if path != candidate && !is_transcript(folder, &path) {
+            if path != candidate && !is_written_meanwhile(folder, &path) {
                 let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
                 files.insert(path, text);
             }
@@ -37,7 +41,7 @@ impl Snapshot {
         let name = |path: &Path| path.strip_prefix(&self.folder).unwrap_or(path).display().to_string();
         let mut changed = Vec::new();
         for path in files_below(&self.folder) {
-            let ours = path == self.candidate || is_transcript(&self.folder, &path) || self.files.contains_key(&path);
+            let ours = path == self.candidate || is_written_meanwhile(&self.folder, &path) || self.files.contains_key(&path);
             if !ours {
                 changed.push(name(&path));
                 let _ = fs::remove_file(&path);
@@ -57,8 +61,8 @@ impl Snapshot {
     }
 }
 
-fn is_transcript(folder: &Path, path: &Path) -> bool {
-    path == folder.join(transcript::FILE)
+fn is_written_meanwhile(folder: &Path, path: &Path) -> bool {
+    WRITTEN_MEANWHILE.iter().any(|name| path == folder.join(name))
 }
 
 fn is_plain(path: &Path) -> bool {

@@ -6,7 +6,7 @@ use crate::agent::{Screened, transcript};
 use crate::device::samples;
 use crate::evaluation::{Stage, Verdict};
 use crate::op::{Dtype, OpSource, Shape, TargetShape};
-use crate::workspace::embedded;
+use crate::workspace::{LOG_FILE, WORKERS_FILE, embedded};
 
 const GIVEN: &str = include_str!("../../../kernels/cpu/rmsnorm.c");
 
@@ -108,6 +108,22 @@ async fn everything_else_in_the_folder_is_put_back_and_reported() {
     for name in ["pending.json", "deep", "gone", "new"] {
         assert!(troubles.contains(name), "{troubles}");
     }
+}
+
+#[tokio::test]
+async fn what_the_run_writes_meanwhile_stays_written() {
+    let temp = tempfile::tempdir().unwrap();
+    let run = temp.path().join("run");
+    std::fs::create_dir_all(&run).unwrap();
+    for name in [LOG_FILE, WORKERS_FILE] {
+        std::fs::write(run.join(name), "before\n").unwrap();
+    }
+    let mut agent = agent(temp.path(), &format!("{EDIT}; for it in {LOG_FILE} {WORKERS_FILE}; do echo after >> $it; done"));
+    proposal(&mut agent).await;
+    for name in [LOG_FILE, WORKERS_FILE] {
+        assert_eq!(std::fs::read_to_string(run.join(name)).unwrap(), "before\nafter\n");
+    }
+    assert!(agent.usage().troubles.is_empty());
 }
 
 #[tokio::test]

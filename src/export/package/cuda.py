@@ -145,18 +145,22 @@ class Code:
             made.append(Launch(launch, modules[path]))
         return made
 
-    def run(self, device, addresses, zeroed):
+    def run(self, device, addresses, zeroed, look, tensors):
+        """Starts it; `look` is called with the tensors where these addresses are new."""
         index = device.index
         if index != torch._C._cuda_getDevice():
             with torch.cuda.device(index):
-                return self.run(device, addresses, zeroed)
+                return self.run(device, addresses, zeroed, look, tensors)
         stream = torch._C._cuda_getCurrentRawStream(index)
-        for address, size in zeroed:
-            check(driver().cuMemsetD8Async(address, 0, size, stream), f"clearing scratch of {self.name}")
         # Everything that a launch is given is packed once for these addresses on this stream, and only read from then on.
         calls = self.calls.get((index, stream, *addresses))
         if calls is None:
+            if look:
+                look(tensors)
             calls = self.pack(device, stream, addresses)
+        for address, size in zeroed:
+            if result := driver().cuMemsetD8Async(address, 0, size, stream):
+                check(result, f"clearing scratch of {self.name}")
         for launch, config, function, arguments, _ in calls:
             if result := launch(config, function, arguments, None):
                 check(result, f"launching {self.name}")

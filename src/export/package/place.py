@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from . import regions
+from . import direct, regions
 from .launch import ready
 from .operators import LOADED, UNUSABLE, operator_of
 from .plans import KERNELS, NAME, TORCH, VERSION
@@ -212,6 +212,7 @@ def enable(only=None, unjudged=False):
     if torch.__version__ != TORCH:
         say(f"exported with PyTorch {TORCH}, and this is {torch.__version__}: regions may be cut differently; what is placed is said with every graph")
     ready()
+    direct.prepare()
     dynamo = torch._dynamo.config
     _before = (dynamo.automatic_dynamic_shapes, config.shape_padding)
     # A second shape would else make one dynamic graph for both, in which no kernel has a place.
@@ -283,6 +284,7 @@ def backend(gm, inputs, asked=ALL):
     from torch._inductor.virtualized import V
 
     placed = []
+    functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()}
 
     def inner(lowered, values, **options):
         compile_fx.view_to_reshape(lowered)
@@ -290,6 +292,8 @@ def backend(gm, inputs, asked=ALL):
             mode = compile_fx.fake_tensor_prop(lowered, values)
         with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked)), shape_padding=False):
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
+        for node in lowered.graph.nodes:
+            node.target = functions.get(node.target, node.target)
         lowered.recompile()
 
         def run(given):
