@@ -112,11 +112,11 @@ def side_by_side(inputs, out, region):
         for op, tensors, symbols, scalars, compute in attention(*shapes, inputs, out, order):
             if symbols["bshd"]:
 
-                def cut(given, compute=compute, parts=parts):
+                def of_parts(given, compute=compute, parts=parts):
                     taken = {own: given[own].reshape(rows)[:, :, first : first + heads] for own, (rows, first, heads) in parts.items()}
                     return compute(taken)
 
-                yield op, tensors, symbols, scalars, cut, lets
+                yield op, tensors, symbols, scalars, of_parts, lets
 
 
 def root_within(node, region):
