@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 
 use warpsmith::backend::cuda::{Compiler, Search};
 use warpsmith::defence::Defence;
-use warpsmith::kernel::{Facts, KernelFile, fits_arch};
-use warpsmith::op::{Dtype, Operation};
+use warpsmith::kernel::{Call, Facts, KernelFile, adopted, fits_arch};
+use warpsmith::op::{Dtype, Operation, Shape};
 
 /// A100, H200, B200: compute capability, multiprocessors, bytes of shared memory a block can have.
 const GPUS: [(u32, i64, i64); 3] = [(80, 108, 163 << 10), (90, 132, 227 << 10), (100, 148, 227 << 10)];
@@ -64,6 +64,45 @@ fn starters_and_examples_compile_for_three_generations_in_every_dtype() {
                 assert!(one.resources.iter().all(|kernel| kernel.registers > 0), "{name}: {}", one.log);
                 eprintln!("{name} sm_{}: {}", gpu.0, one.log.lines().next().unwrap_or_default());
             }
+        }
+    }
+}
+
+#[test]
+fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dtype() {
+    let toolkit = match Search::of_this_machine().find(None) {
+        Ok(toolkit) => toolkit,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let cache = tempfile::tempdir().unwrap();
+    let executable = PathBuf::from(env!("CARGO_BIN_EXE_warpsmith"));
+    let compiler = Compiler::with(toolkit, cache.path(), Some(executable)).unwrap();
+    let theirs = operation("flash_attention");
+    let toml = "name = \"attention_1\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\n\
+                smoke = {}\nsweep = [{}]\nedges = []\nrandom = {}\n\
+                [[tensors]]\nname = \"x0\"\nrole = \"input\"\nshape = [\"128\", \"2304\"]\ndtype = \"T\"\ndraw = { dist = \"normal\" }\n\
+                [[tensors]]\nname = \"out\"\nrole = \"output\"\nshape = [\"1\", \"128\", \"12\", \"64\"]\ndtype = \"T\"\n";
+    let own = Operation::parse(toml, "def reference(x0):\n    return x0\n", "attention_1").unwrap();
+    let call: Call = serde_json::from_value(serde_json::json!({
+        "op": "flash_attention",
+        "tensors": { "q": "x0", "k": "x0", "v": "x0", "o": "out" },
+        "symbols": { "B": 1, "H": 12, "H_kv": 12, "S_q": 128, "S_kv": 128, "D": 64, "causal": 1, "bshd": 1 },
+        "scalars": { "scale": 0.125 },
+        "lets": { "Q_HEADS": 36, "Q_FIRST": 0, "K_HEADS": 36, "K_FIRST": 12, "V_HEADS": 36, "V_FIRST": 24 },
+    }))
+    .unwrap();
+    for (file, gpu) in [("flash_attention.cu", GPUS[0]), ("nvidia-h200/flash_attention.cu", GPUS[1])] {
+        let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
+        let facts = facts(gpu);
+        for dtype in Dtype::ALL {
+            let text = adopted(&text, (&theirs, &own), &call, dtype, &facts).unwrap();
+            let kernel = KernelFile::parse(&text).unwrap();
+            let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
+            kernel.launches(&own, &[], &resolution, &facts).unwrap();
+            let compiled = compiler
+                .candidate(&own, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
+                .unwrap_or_else(|error| panic!("{file} {dtype}: {error}"));
+            assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {dtype}");
         }
     }
 }

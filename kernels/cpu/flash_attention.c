@@ -15,6 +15,14 @@ NR     = "NV * LANES"
 TILE_Q = "ceil_div(BLOCK_Q, MR) * MR"
 KEYS   = "ceil_div(BLOCK_KV, NR) * NR"
 D_MAX  = "256"
+# Rows of q, of k and of v may be parts of longer ones, as where one product gives all three. HEADS: heads of the longer row, or 0 where
+# there is none; FIRST: the first of them that counts. Such rows lie as with bshd.
+Q_HEADS = "0"
+Q_FIRST = "0"
+K_HEADS = "0"
+K_FIRST = "0"
+V_HEADS = "0"
+V_FIRST = "0"
 ---*/
 
 /* One thread computes a tile of queries of one head, going over the keys in blocks with a running maximum and sum
@@ -29,6 +37,9 @@ typedef struct {
     int64_t heads, kv_heads, queries, keys, d, causal, bshd, tiles;
     float scale;
 } problem;
+
+/* Heads of a row in memory. */
+#define WITHIN(longer, own) (longer ? longer : own)
 
 static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 static inline int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
@@ -111,12 +122,18 @@ static void attend(int64_t begin, int64_t end, void *context) {
     _Alignas(64) float q[TILE_Q * D_MAX], o[TILE_Q * D_MAX], k[D_MAX * KEYS], v[KEYS * D_MAX], scores[TILE_Q * KEYS];
     float top[TILE_Q], total[TILE_Q], row[D_MAX];
     const int64_t d = p->d, wide = (d + NR - 1) / NR * NR;
-    const int64_t q_step = p->bshd ? p->heads * d : d, kv_step = p->bshd ? p->kv_heads * d : d;
+    const int64_t q_step = p->bshd ? WITHIN(Q_HEADS, p->heads) * d : d, o_step = Q_HEADS ? p->heads * d : q_step;
+    const int64_t k_step = p->bshd ? WITHIN(K_HEADS, p->kv_heads) * d : d, v_step = K_HEADS == V_HEADS ? k_step : WITHIN(V_HEADS, p->kv_heads) * d;
     for (int64_t job = begin; job < end; job++) {
         const int64_t i0 = job % p->tiles * TILE_Q, head = job / p->tiles % p->heads, b = job / p->tiles / p->heads;
         const int64_t kv_head = head / (p->heads / p->kv_heads);
-        const int64_t q_at = (p->bshd ? (b * p->queries + i0) * p->heads + head : (b * p->heads + head) * p->queries + i0) * d;
-        const int64_t kv_at = (p->bshd ? b * p->keys * p->kv_heads + kv_head : (b * p->kv_heads + kv_head) * p->keys) * d;
+        const int64_t q_at = (p->bshd ? (b * p->queries + i0) * WITHIN(Q_HEADS, p->heads) + Q_FIRST + head
+                                      : (b * p->heads + head) * p->queries + i0) * d;
+        const int64_t o_at = Q_HEADS ? ((b * p->queries + i0) * p->heads + head) * d : q_at;
+        const int64_t k_at = (p->bshd ? b * p->keys * WITHIN(K_HEADS, p->kv_heads) + K_FIRST + kv_head
+                                      : (b * p->kv_heads + kv_head) * p->keys) * d;
+        const int64_t v_at = K_HEADS == V_HEADS ? k_at + (V_FIRST - K_FIRST) * d
+                                                : (b * p->keys * WITHIN(V_HEADS, p->kv_heads) + V_FIRST + kv_head) * d;
         const int64_t rows = smaller(TILE_Q, p->queries - i0);
         /* Query i0 + i sees `first + i` keys, or all. */
         const int64_t first = i0 + 1 + p->keys - p->queries;
@@ -134,9 +151,9 @@ static void attend(int64_t begin, int64_t end, void *context) {
             const int64_t count = smaller(KEYS, keys - j0);
             memset(k, 0, (size_t)(d * KEYS) * sizeof(float));
             for (int64_t j = 0; j < count; j++) {
-                ws_load_n(row, p->k + kv_at + (j0 + j) * kv_step, d);
+                ws_load_n(row, p->k + k_at + (j0 + j) * k_step, d);
                 for (int64_t e = 0; e < d; e++) k[e * KEYS + j] = row[e];
-                ws_load_n(v + j * wide, p->v + kv_at + (j0 + j) * kv_step, d);
+                ws_load_n(v + j * wide, p->v + v_at + (j0 + j) * v_step, d);
                 for (int64_t e = d; e < wide; e++) v[j * wide + e] = 0;
             }
             memset(scores, 0, sizeof scores);
@@ -151,7 +168,7 @@ static void attend(int64_t begin, int64_t end, void *context) {
         for (int64_t i = 0; i < rows; i++) {
             const int nothing = p->causal && first + i <= 0;
             for (int64_t e = 0; e < d; e++) o[i * wide + e] = nothing ? 0 : o[i * wide + e] / total[i];
-            ws_store_n(p->o + q_at + i * q_step, o + i * wide, d);
+            ws_store_n(p->o + o_at + i * o_step, o + i * wide, d);
         }
     }
 }

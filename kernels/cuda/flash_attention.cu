@@ -14,6 +14,14 @@ D_PAD   = "ceil_div(D, 16) * 16"
 BLOCK_Q = "WARPS * STRIPS * 16"
 STRIDE  = "D_PAD + VEC"                                # from one row to the next in shared memory
 SPLITS  = "B * H * ceil_div(S_q, BLOCK_Q) * 2 <= SMS && S_kv >= 512 ? (S_q <= 16 ? 16 : 8) : 1"
+# Rows of q, of k and of v may be parts of longer ones, as where one product gives all three. HEADS: heads of the longer row, or 0 where
+# there is none; FIRST: the first of them that counts. Such rows lie as with bshd.
+Q_HEADS = "0"
+Q_FIRST = "0"
+K_HEADS = "0"
+K_FIRST = "0"
+V_HEADS = "0"
+V_FIRST = "0"
 [[variant]]    # long rows of f32 where shared memory is short
 when = "D > 128 && dtype_bytes == 4 && (S_q <= 16 || SMEM_MAX < 133120)"
 tune = { WARPS = 2, STRIPS = 1, BLOCK_KV = 32, BLOCKS = 1 }
@@ -61,6 +69,9 @@ args   = ["o", "partial", "B", "H", "S_q", "S_kv", "D", "causal", "bshd"]
 using namespace ws;
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
+
+/* Heads of a row in memory. */
+#define WITHIN(longer, own) (longer ? longer : own)
 
 constexpr int ROWS = 2 * STRIPS, KEYS = BLOCK_KV / 4, COLUMNS = D_PAD / 4; /* of a lane: rows, keys and columns of each */
 
@@ -221,10 +232,14 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     const int64_t tile = tiles - 1 - blockIdx.x / jobs, job = blockIdx.x % jobs;
     const int64_t split = job % SPLITS, head = job / SPLITS % H, b = job / SPLITS / H;
     const int64_t kv_head = head / (H / H_kv), i0 = tile * BLOCK_Q;
-    const int64_t q_step = bshd ? H * D : D, kv_step = bshd ? H_kv * D : D;
-    const int64_t q_at = (bshd ? (b * S_q + i0) * H + head : (b * H + head) * S_q + i0) * D;
-    const int64_t kv_at = (bshd ? b * S_kv * H_kv + kv_head : (b * H_kv + kv_head) * S_kv) * D;
-    q += q_at, o += q_at, k += kv_at, v += kv_at;
+    const int64_t q_step = bshd ? WITHIN(Q_HEADS, H) * D : D, o_step = Q_HEADS ? H * D : q_step;
+    const int64_t k_step = bshd ? WITHIN(K_HEADS, H_kv) * D : D, v_step = K_HEADS == V_HEADS ? k_step : WITHIN(V_HEADS, H_kv) * D;
+    const int64_t q_at = (bshd ? (b * S_q + i0) * WITHIN(Q_HEADS, H) + Q_FIRST + head : (b * H + head) * S_q + i0) * D;
+    const int64_t o_at = Q_HEADS ? ((b * S_q + i0) * H + head) * D : q_at;
+    const int64_t k_at = (bshd ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
+    const int64_t v_at = K_HEADS == V_HEADS ? k_at + (V_FIRST - K_FIRST) * D
+                                            : (b * S_kv * WITHIN(V_HEADS, H_kv) + V_FIRST + kv_head) * D;
+    q += q_at, o += o_at, k += k_at, v += v_at;
 
     /* Query i0 + i sees `first + i` keys, or all. */
     const int64_t first = causal ? i0 + 1 + S_kv - S_q : S_kv;
@@ -233,9 +248,9 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     const int64_t begin = split * share, end = min(visible, begin + share);
 
     copy_rows<BLOCK_Q>(queries, q, S_q - i0, q_step, D);
-    if (begin < end) copy_rows<BLOCK_KV>(keys, k + begin * kv_step, end - begin, kv_step, D);
+    if (begin < end) copy_rows<BLOCK_KV>(keys, k + begin * k_step, end - begin, k_step, D);
     end_of_copies();
-    if (begin < end) copy_rows<BLOCK_KV>(values, v + begin * kv_step, end - begin, kv_step, D);
+    if (begin < end) copy_rows<BLOCK_KV>(values, v + begin * v_step, end - begin, v_step, D);
     end_of_copies();
 
     const int row = threadIdx.x / 32 * STRIPS * 16 + threadIdx.x % 32 / 4; /* of the lane's first query */
@@ -248,7 +263,7 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
         if (j0 == begin) wait_for_copies<1>();
         else wait_for_copies<0>();
         __syncthreads(); /* these keys are there for all, and nobody reads the last values any more */
-        if (j0 > begin) copy_rows<BLOCK_KV>(values, v + j0 * kv_step, end - j0, kv_step, D);
+        if (j0 > begin) copy_rows<BLOCK_KV>(values, v + j0 * v_step, end - j0, v_step, D);
         end_of_copies();
 
         float scores[ROWS][KEYS] = {};
@@ -267,7 +282,7 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
         wait_for_copies<0>();
         __syncthreads(); /* these values are there for all, and nobody reads these keys any more */
         const int64_t next = j0 + BLOCK_KV;
-        if (next < end) copy_rows<BLOCK_KV>(keys, k + next * kv_step, end - next, kv_step, D);
+        if (next < end) copy_rows<BLOCK_KV>(keys, k + next * k_step, end - next, k_step, D);
         end_of_copies();
 
 #pragma unroll
@@ -325,7 +340,7 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
         const int i = warp_row + piece / PIECES, column = piece % PIECES * VEC;
         if (i >= S_q - i0 || column >= D) continue;
         const T *from = queries + i * STRIDE + column;
-        T *to = o + i * q_step + column;
+        T *to = o + i * o_step + column;
         if (D % VEC == 0) *(uint4 *)to = *(const uint4 *)from;
         else
             for (int e = 0; e < VEC && column + e < D; e++) to[e] = from[e];

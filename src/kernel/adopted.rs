@@ -20,13 +20,16 @@ pub struct Call {
     pub symbols: BTreeMap<String, i64>,
     /// Its scalars.
     pub scalars: BTreeMap<String, f64>,
+    /// Constants under the kernel's `[let]` that are other than its own: where rows of a tensor are parts of longer ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lets: BTreeMap<String, i64>,
 }
 
 /// The kernel of `theirs` as one of `own`, which calls it so, for one type: the same text with the same tunables. In C a function beside it
 /// hands on tensors and sizes; in CUDA C++ the launch plan does. Its variants are decided, since there is one size.
 ///
 /// # Errors
-/// The kernel is in Triton, or the call lacks something.
+/// The kernel is in Triton, or lacks a constant that the call sets, or the call lacks something.
 pub fn adopted(
     text: &str,
     (theirs, own): (&Operation, &Operation),
@@ -35,6 +38,9 @@ pub fn adopted(
     facts: &Facts,
 ) -> Result<String, KernelError> {
     let kernel = KernelFile::parse(text)?;
+    if let Some(name) = call.lets.keys().find(|name| !kernel.front.lets.contains_key(*name)) {
+        return Err(refused(own, &format!("its kernel has no `{name}` under [let]")));
+    }
     let mut known = facts.clone();
     known.extend(call.symbols.clone());
     known.insert("dtype_bytes".into(), dtype.bytes() as i64);
@@ -42,6 +48,7 @@ pub fn adopted(
     let holds = kernel.front.variants.iter().find(|row| row.when.int(&known).is_ok_and(|holds| holds != 0));
     let text = rewrite(text, |document| {
         holds.into_iter().flat_map(|row| &row.tune).for_each(|(name, number)| decide(document, name, *number));
+        call.lets.iter().for_each(|(name, number)| document["let"][name] = value(number.to_string()));
         document.insert("op", value(own.name.as_str()));
         document.insert("dtypes", value([dtype.to_string()].into_iter().collect::<toml_edit::Array>()));
         document.remove("variant");
@@ -188,18 +195,22 @@ mod tests {
     }
 
     fn region() -> Operation {
+        region_of(&[("x0", "[\"4\", \"8\"]"), ("w0", "[\"6\", \"8\"]")], "[\"4\", \"6\"]")
+    }
+
+    fn region_of(inputs: &[(&str, &str)], out: &str) -> Operation {
         let tensor = |name: &str, role: &str, shape: &str| {
             let draw = if role == "input" { "draw = { dist = \"normal\" }\n" } else { "" };
             format!("[[tensors]]\nname = \"{name}\"\nrole = \"{role}\"\nshape = {shape}\ndtype = \"T\"\n{draw}")
         };
         let toml = format!(
             "name = \"mm_1\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\nsmoke = {{}}\nsweep = [{{}}]\n\
-             edges = []\nrandom = {{}}\n{}{}{}",
-            tensor("x0", "input", "[\"4\", \"8\"]"),
-            tensor("w0", "input", "[\"6\", \"8\"]"),
-            tensor("out", "output", "[\"4\", \"6\"]")
+             edges = []\nrandom = {{}}\n{}{}",
+            inputs.iter().map(|(name, shape)| tensor(name, "input", shape)).collect::<String>(),
+            tensor("out", "output", out)
         );
-        Operation::parse(&toml, "def reference(x0, w0):\n    return x0 @ w0.T\n", "mm_1").unwrap()
+        let names: Vec<&str> = inputs.iter().map(|(name, _)| *name).collect();
+        Operation::parse(&toml, &format!("def reference({}):\n    return x0\n", names.join(", ")), "mm_1").unwrap()
     }
 
     fn facts() -> Facts {
@@ -214,6 +225,7 @@ mod tests {
             tensors: names.map(|(own, name)| (own.to_owned(), name.map(str::to_owned))).into(),
             symbols: sizes.map(|(symbol, size)| (symbol.to_owned(), size)).into(),
             scalars: BTreeMap::new(),
+            lets: BTreeMap::new(),
         }
     }
 
@@ -286,6 +298,7 @@ mod tests {
                 .into(),
             symbols: theirs.symbols.iter().map(|symbol| (symbol.clone(), 8)).collect(),
             scalars: theirs.scalars.iter().map(|scalar| (scalar.name.clone(), 1e-6)).collect(),
+            lets: BTreeMap::new(),
         };
         let facts = Facts::from(
             [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)]
@@ -306,6 +319,60 @@ mod tests {
     }
 
     #[test]
+    fn queries_keys_and_values_may_lie_side_by_side_in_one_tensor() {
+        let theirs = operation("flash_attention");
+        let own = region_of(&[("x0", "[\"80\", \"288\"]")], "[\"2\", \"40\", \"6\", \"16\"]");
+        let sizes = [("B", 2), ("H", 6), ("H_kv", 6), ("S_q", 40), ("S_kv", 40), ("D", 16), ("causal", 1), ("bshd", 1)];
+        let row = [("Q", 0), ("K", 6), ("V", 12)];
+        let call = Call {
+            op: "flash_attention".into(),
+            tensors: [("q", "x0"), ("k", "x0"), ("v", "x0"), ("o", "out")]
+                .map(|(own, name)| (own.to_owned(), Some(name.to_owned())))
+                .into(),
+            symbols: sizes.map(|(symbol, size)| (symbol.to_owned(), size)).into(),
+            scalars: BTreeMap::from([("scale".to_owned(), 0.25)]),
+            lets: row
+                .into_iter()
+                .flat_map(|(of, first)| [(format!("{of}_HEADS"), 18), (format!("{of}_FIRST"), first)])
+                .collect(),
+        };
+        let made = |file: &str, dtype, facts: &Facts| {
+            adopted(embedded(file).unwrap(), (&theirs, &own), &call, dtype, facts).unwrap()
+        };
+        let text = made("kernels/cpu/flash_attention.c", Dtype::F32, &facts());
+        assert!(text.contains("flash_attention(x0, x0, x0, out, 2, 6, 6, 40, 40, 16, 1, 1, (float)2.5e-1);"), "{text}");
+        let macros = KernelFile::parse(&text).unwrap().resolve(&Shape::default(), Dtype::F32, &facts()).unwrap().macros;
+        assert_eq!(
+            ["Q_HEADS", "Q_FIRST", "K_FIRST", "V_HEADS", "V_FIRST"].map(|name| macros[name]),
+            [18, 0, 6, 18, 12]
+        );
+
+        let facts = Facts::from(
+            [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)]
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        let kernel =
+            KernelFile::parse(&made("kernels/cuda/nvidia-h200/flash_attention.cu", Dtype::F16, &facts)).unwrap();
+        let resolution = kernel.resolve(&Shape::default(), Dtype::F16, &facts).unwrap();
+        let launches = kernel.launches(&own, &[], &resolution, &facts).unwrap();
+        let maps: Vec<_> = launches[0]
+            .args
+            .iter()
+            .filter_map(|argument| match argument {
+                Argument::TensorMap(map) => Some((map.dims.clone(), map.strides_bytes.clone())),
+                _ => None,
+            })
+            .collect();
+        let (longer, of_output) =
+            ((vec![16, 40, 18, 2], vec![576, 32, 23_040]), (vec![16, 40, 6, 2], vec![192, 32, 7680]));
+        assert_eq!(maps, [longer.clone(), longer.clone(), longer, of_output]);
+
+        let other = "/*---\nop = \"flash_attention\"\ndtypes = [\"f32\"]\n---*/\nvoid flash_attention(const T *q) {}\n";
+        let error = adopted(other, (&theirs, &own), &call, Dtype::F32, &facts).unwrap_err().to_string();
+        assert!(error.contains("no `K_FIRST` under [let]"), "{error}");
+    }
+
+    #[test]
     fn every_kernel_in_c_can_be_adopted_with_its_buffers_and_half_a_call_is_refused() {
         let shipped = |op: &str| embedded(&format!("kernels/cpu/{op}.c")).unwrap();
         for op in ["softmax", "rmsnorm", "layernorm", "reduce", "flash_attention", "fused_mlp"] {
@@ -320,6 +387,7 @@ mod tests {
                 tensors: of.collect(),
                 symbols: theirs.symbols.iter().map(|symbol| (symbol.clone(), 4)).collect(),
                 scalars: theirs.scalars.iter().map(|scalar| (scalar.name.clone(), 1e-6)).collect(),
+                lets: BTreeMap::new(),
             };
             let text = adopted(shipped(op), (&theirs, &region()), &call, Dtype::F16, &Facts::new()).unwrap();
             assert_eq!(text.contains("(float)1e-6"), !theirs.scalars.is_empty(), "{text}");

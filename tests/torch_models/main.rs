@@ -284,11 +284,11 @@ fn both_halves_of_an_mlp_are_one_target_that_begins_with_the_kernel_that_ships()
     assert!(whole.starts_with("mm_neg_exp"), "{run}");
     assert!(run.contains(&format!("base    {whole}")) || run.contains(&format!("keep    {whole}")), "{run}");
 
-    exported_and_called_once(&place, whole);
+    exported_and_called_once(&place, &[whole]);
 }
 
-/// The run's package has a kernel of this name, and torch.compile calls it in a pass with the same result.
-fn exported_and_called_once(place: &Place, name: &str) {
+/// The run's package has kernels of these names, and torch.compile calls each in a pass with the same result.
+fn exported_and_called_once(place: &Place, names: &[&str]) {
     let made = place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
     assert!(made.contains("wrote my_kernels"), "{made}");
     let (seen, said) = place.python(&format!(
@@ -299,7 +299,8 @@ with torch.no_grad():
 print(json.dumps(dict(first=first, called=my_kernels.status()['called'])))
 "
     ));
-    assert!(seen["first"].as_f64().unwrap() < 1e-4 && seen["called"][name] == 1, "{seen} {said}");
+    let called = names.iter().all(|name| seen["called"][name] == 1);
+    assert!(seen["first"].as_f64().unwrap() < 1e-4 && called, "{seen} {said}");
 }
 
 /// Heads from three products, heads from one, and a call that Inductor hands on like them.
@@ -341,15 +342,21 @@ fn everything_that_inductor_calls_is_a_row_and_attention_begins_with_the_kernel_
     let attention = calls("attention");
     assert_eq!(attention.len(), 2, "{profile}");
     assert!(attention.iter().all(|row| row["us"].as_f64().unwrap() > 0.0 && row["why_not"].is_null()), "{profile}");
-    let shipped: Vec<&Value> = attention.iter().map(|row| &row["shipped"]).filter(|it| !it.is_null()).collect();
-    assert_eq!(shipped.len(), 1, "{profile}");
-    assert_eq!(shipped[0]["op"], "flash_attention");
-    let symbols = [("B", 2), ("H", 6), ("H_kv", 6), ("S_q", 40), ("S_kv", 40), ("D", 16), ("causal", 0), ("bshd", 1)];
-    assert!(symbols.iter().all(|(symbol, size)| shipped[0]["symbols"][symbol] == *size), "{profile}");
+    let of = |causal: u32| *attention.iter().find(|row| row["shipped"]["symbols"]["causal"] == causal).unwrap();
+    let (apart, side_by_side) = (of(0), of(1));
+    for row in [apart, side_by_side] {
+        assert_eq!(row["shipped"]["op"], "flash_attention");
+        let symbols = [("B", 2), ("H", 6), ("H_kv", 6), ("S_q", 40), ("S_kv", 40), ("D", 16), ("bshd", 1)];
+        assert!(symbols.iter().all(|(symbol, size)| row["shipped"]["symbols"][symbol] == *size), "{profile}");
+    }
+    assert!(apart["shipped"]["lets"].is_null() && apart["inputs"].as_array().unwrap().len() == 3, "{profile}");
+    let lets = [("Q_HEADS", 18), ("Q_FIRST", 0), ("K_HEADS", 18), ("K_FIRST", 6), ("V_HEADS", 18), ("V_FIRST", 12)];
+    assert!(lets.iter().all(|(name, value)| side_by_side["shipped"]["lets"][name] == *value), "{profile}");
+    assert_eq!(side_by_side["inputs"].as_array().unwrap().len(), 1, "{profile}");
 
-    let name = attention.iter().find(|row| !row["shipped"].is_null()).unwrap()["name"].as_str().unwrap();
-    place.said(&["run", "model", "--only", name, "--seed", "3", "--max-reverts", "1", "--budget", "60s"]);
-    exported_and_called_once(&place, name);
+    let names = [apart, side_by_side].map(|row| row["name"].as_str().unwrap());
+    place.said(&["run", "model", "--only", &names.join(","), "--seed", "3", "--max-reverts", "1", "--budget", "90s"]);
+    exported_and_called_once(&place, &names);
 }
 
 #[test]

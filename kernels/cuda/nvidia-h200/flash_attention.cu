@@ -34,6 +34,14 @@ D_PAD       = "PATH == 0 ? ceil_div(D, 16) * 16 : 16"
 BLOCK_Q     = "WARPS * STRIPS * 16"
 STRIDE      = "D_PAD + VEC"                                 # from one row to the next in shared memory
 SPLITS      = "PATH == 0 && B * H * ceil_div(S_q, BLOCK_Q) * 2 <= SMS && S_kv >= 512 ? (S_q <= 16 ? 16 : 8) : 1"
+# Rows of q, of k and of v may be parts of longer ones, as where one product gives all three. HEADS: heads of the longer row, or 0 where
+# there is none; FIRST: the first of them that counts. Such rows lie as with bshd.
+Q_HEADS     = "0"
+Q_FIRST     = "0"
+K_HEADS     = "0"
+K_FIRST     = "0"
+V_HEADS     = "0"
+V_FIRST     = "0"
 [[variant]]    # few queries for the plain path: all the time goes into reading keys and values
 when = "S_q <= 16 && dtype_bytes == 4 && D > 128"
 tune = { WARPS = 2, STRIPS = 1, BLOCK_KV = 32 }
@@ -70,22 +78,22 @@ tune = { GROUPS = 1, TILE = 64, RESIDENT = 2 }
 [[tensormap]]
 name = "q_map"
 tensor = "q"
-dims = ["D", "S_q", "H", "B"]
-strides = ["bshd ? H * D : D", "bshd ? D : S_q * D", "S_q * H * D"]
+dims = ["D", "S_q", "Q_HEADS ? Q_HEADS : H", "B"]
+strides = ["bshd ? (Q_HEADS ? Q_HEADS : H) * D : D", "bshd ? D : S_q * D", "S_q * (Q_HEADS ? Q_HEADS : H) * D"]
 box = ["64", "ROWS_Q", "1", "1"]
 swizzle = "128B"
 [[tensormap]]
 name = "k_map"
 tensor = "k"
-dims = ["D", "S_kv", "H_kv", "B"]
-strides = ["bshd ? H_kv * D : D", "bshd ? D : S_kv * D", "S_kv * H_kv * D"]
+dims = ["D", "S_kv", "K_HEADS ? K_HEADS : H_kv", "B"]
+strides = ["bshd ? (K_HEADS ? K_HEADS : H_kv) * D : D", "bshd ? D : S_kv * D", "S_kv * (K_HEADS ? K_HEADS : H_kv) * D"]
 box = ["64", "TILE", "1", "1"]
 swizzle = "128B"
 [[tensormap]]
 name = "v_map"
 tensor = "v"
-dims = ["D", "S_kv", "H_kv", "B"]
-strides = ["bshd ? H_kv * D : D", "bshd ? D : S_kv * D", "S_kv * H_kv * D"]
+dims = ["D", "S_kv", "V_HEADS ? V_HEADS : H_kv", "B"]
+strides = ["bshd ? (V_HEADS ? V_HEADS : H_kv) * D : D", "bshd ? D : S_kv * D", "S_kv * (V_HEADS ? V_HEADS : H_kv) * D"]
 box = ["64", "TILE", "1", "1"]
 swizzle = "128B"
 [[tensormap]]
@@ -165,6 +173,9 @@ args   = ["o", "partial", "B", "H", "S_q", "S_kv", "D", "causal", "bshd"]
 using namespace ws;
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
+
+/* Heads of a row in memory. */
+#define WITHIN(longer, own) (longer ? longer : own)
 
 #if PATH == 1
 
@@ -303,16 +314,16 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                 const int i0 = (tiles - 1 - job / heads) * ROWS_Q, head = job % heads % H_, b = job % heads / H_, kv_head = head / per;
                 const int visible = max(0, min(all_keys, first_sees + (i0 + ROWS_Q - 1) * more)), count = (visible + TILE - 1) / TILE;
                 wait(&q_empty, (n + 1) % 2);
-                copy_rows<ROWS_Q>(queries, q_map, i0, head, b, &q_full);
+                copy_rows<ROWS_Q>(queries, q_map, i0, Q_FIRST + head, b, &q_full);
                 for (int j = count - 1; j >= -1; j--) {
                     if (j >= 0) {
                         wait(k_empty + k_at.stage, k_at.phase ^ 1);
-                        copy_rows<TILE>(keys + k_at.stage * KV_BYTES, k_map, j * TILE, kv_head, b, k_full + k_at.stage);
+                        copy_rows<TILE>(keys + k_at.stage * KV_BYTES, k_map, j * TILE, K_FIRST + kv_head, b, k_full + k_at.stage);
                         k_at.next();
                     }
                     if (j + 1 < count) { /* the values of the tile before */
                         wait(v_empty + v_at.stage, v_at.phase ^ 1);
-                        copy_rows<TILE>(values + v_at.stage * KV_BYTES, v_map, (j + 1) * TILE, kv_head, b, v_full + v_at.stage);
+                        copy_rows<TILE>(values + v_at.stage * KV_BYTES, v_map, (j + 1) * TILE, V_FIRST + kv_head, b, v_full + v_at.stage);
                         v_at.next();
                     }
                 }
@@ -514,11 +525,14 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     const int share = ((keys + PARTS - 1) / PARTS + 15) / 16 * 16, begin = part * share;
     const int end = min(seen_by(min(queries - 1, octet * 8 + 7)), begin + share), sees = there ? min(end, seen_by(query)) : 0;
 
-    const int64_t kv_step = bshd ? H_kv * D : D, kv_at = (bshd ? b * S_kv * H_kv + kv_head : (b * H_kv + kv_head) * S_kv) * D;
-    k += kv_at + place * 8, v += kv_at + row * 8;
-    auto row_of = [&](int query) {
+    const int64_t k_step = bshd ? WITHIN(K_HEADS, H_kv) * D : D, v_step = K_HEADS == V_HEADS ? k_step : WITHIN(V_HEADS, H_kv) * D;
+    const int64_t k_at = (bshd ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
+    const int64_t v_at = K_HEADS == V_HEADS ? k_at + (V_FIRST - K_FIRST) * D
+                                            : (b * S_kv * WITHIN(V_HEADS, H_kv) + V_FIRST + kv_head) * D;
+    k += k_at + place * 8, v += v_at + row * 8;
+    auto row_of = [&](int query, int64_t heads, int first) {
         const int i = query / per, head = kv_head * per + query % per;
-        return (bshd ? (b * S_q + i) * H + head : (b * H + head) * S_q + i) * D;
+        return (bshd ? (b * S_q + i) * heads + first + head : (b * H + head) * S_q + i) * D;
     };
 
     uint4 of_q[PIECES], of_k[2 * CHUNKS][PIECES], of_v[4 * CHUNKS][WIDTHS];
@@ -527,7 +541,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
         for (int h = 0; h < 2 * CHUNKS; h++)
 #pragma unroll
             for (int p = 0; p < PIECES; p++)
-                of_k[h][p] = load_once(k + (at + h * 8 + row) * kv_step + p * 32, at + h * 8 + row < end && p * 32 + place * 8 < D);
+                of_k[h][p] = load_once(k + (at + h * 8 + row) * k_step + p * 32, at + h * 8 + row < end && p * 32 + place * 8 < D);
     };
     auto load_values = [&](int at) {
 #pragma unroll
@@ -535,7 +549,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
 #pragma unroll
             for (int g = 0; g < WIDTHS; g++) {
                 const int key = at + e / 2 * 8 + place * 2 + e % 2;
-                of_v[e][g] = load_once(v + key * kv_step + g * 64, key < end && g * 64 + row * 8 < D);
+                of_v[e][g] = load_once(v + key * v_step + g * 64, key < end && g * 64 + row * 8 < D);
             }
     };
 
@@ -543,7 +557,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     float sums[WIDTHS * 4][4] = {}, shift = MINUS_INFINITY, total = 0;
     int at = begin + warp * KEYS;
     if (at < end) load_keys(at), load_values(at);
-    const T *const q_row = q + (there ? row_of(query) : 0) + place * 8;
+    const T *const q_row = q + (there ? row_of(query, WITHIN(Q_HEADS, H), Q_FIRST) : 0) + place * 8;
 #pragma unroll
     for (int p = 0; p < PIECES; p++) of_q[p] = load_once(q_row + p * 32, there && p * 32 + place * 8 < D);
     for (; at < end; at += READERS * KEYS) {
@@ -663,7 +677,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             const float weight = power_of_two(tops[p] - top);
             sum += weight * parts[p], all += weight * totals[p];
         }
-        if (column < D) o[row_of(octet * 8 + r) + column] = ws_store(seen_by(octet * 8 + r) == 0 ? 0.0f : sum / all);
+        if (column < D) o[row_of(octet * 8 + r, H, 0) + column] = ws_store(seen_by(octet * 8 + r) == 0 ? 0.0f : sum / all);
     }
     if (CLUSTERED) meet_cluster(); /* nobody leaves while others read its memory */
 }
@@ -837,10 +851,14 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
     const int64_t tile = tiles - 1 - blockIdx.x / jobs, job = blockIdx.x % jobs;
     const int64_t split = job % SPLITS, head = job / SPLITS % H, b = job / SPLITS / H;
     const int64_t kv_head = head / (H / H_kv), i0 = tile * BLOCK_Q;
-    const int64_t q_step = bshd ? H * D : D, kv_step = bshd ? H_kv * D : D;
-    const int64_t q_at = (bshd ? (b * S_q + i0) * H + head : (b * H + head) * S_q + i0) * D;
-    const int64_t kv_at = (bshd ? b * S_kv * H_kv + kv_head : (b * H_kv + kv_head) * S_kv) * D;
-    q += q_at, o += q_at, k += kv_at, v += kv_at;
+    const int64_t q_step = bshd ? WITHIN(Q_HEADS, H) * D : D, o_step = Q_HEADS ? H * D : q_step;
+    const int64_t k_step = bshd ? WITHIN(K_HEADS, H_kv) * D : D, v_step = K_HEADS == V_HEADS ? k_step : WITHIN(V_HEADS, H_kv) * D;
+    const int64_t q_at = (bshd ? (b * S_q + i0) * WITHIN(Q_HEADS, H) + Q_FIRST + head : (b * H + head) * S_q + i0) * D;
+    const int64_t o_at = Q_HEADS ? ((b * S_q + i0) * H + head) * D : q_at;
+    const int64_t k_at = (bshd ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
+    const int64_t v_at = K_HEADS == V_HEADS ? k_at + (V_FIRST - K_FIRST) * D
+                                            : (b * S_kv * WITHIN(V_HEADS, H_kv) + V_FIRST + kv_head) * D;
+    q += q_at, o += o_at, k += k_at, v += v_at;
 
     /* Query i0 + i sees `first + i` keys, or all. */
     const int64_t first = causal ? i0 + 1 + S_kv - S_q : S_kv;
@@ -849,9 +867,9 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
     const int64_t begin = split * share, end = min(visible, begin + share);
 
     copy_rows<BLOCK_Q>(queries, q, S_q - i0, q_step, D);
-    if (begin < end) copy_rows<BLOCK_KV>(keys, k + begin * kv_step, end - begin, kv_step, D);
+    if (begin < end) copy_rows<BLOCK_KV>(keys, k + begin * k_step, end - begin, k_step, D);
     end_of_copies();
-    if (begin < end) copy_rows<BLOCK_KV>(values, v + begin * kv_step, end - begin, kv_step, D);
+    if (begin < end) copy_rows<BLOCK_KV>(values, v + begin * v_step, end - begin, v_step, D);
     end_of_copies();
 
     const int row = threadIdx.x / 32 * STRIPS * 16 + threadIdx.x % 32 / 4; /* of the lane's first query */
@@ -864,7 +882,7 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
         if (j0 == begin) wait_for_copies<1>();
         else wait_for_copies<0>();
         __syncthreads(); /* these keys are there for all, and nobody reads the last values any more */
-        if (j0 > begin) copy_rows<BLOCK_KV>(values, v + j0 * kv_step, end - j0, kv_step, D);
+        if (j0 > begin) copy_rows<BLOCK_KV>(values, v + j0 * v_step, end - j0, v_step, D);
         end_of_copies();
 
         float scores[ROWS][KEYS] = {};
@@ -883,7 +901,7 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
         wait_for_copies<0>();
         __syncthreads(); /* these values are there for all, and nobody reads these keys any more */
         const int64_t next = j0 + BLOCK_KV;
-        if (next < end) copy_rows<BLOCK_KV>(keys, k + next * kv_step, end - next, kv_step, D);
+        if (next < end) copy_rows<BLOCK_KV>(keys, k + next * k_step, end - next, k_step, D);
         end_of_copies();
 
 #pragma unroll
@@ -941,7 +959,7 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
         const int i = warp_row + piece / PIECES, column = piece % PIECES * VEC;
         if (i >= S_q - i0 || column >= D) continue;
         const T *from = queries + i * STRIDE + column;
-        T *to = o + i * q_step + column;
+        T *to = o + i * o_step + column;
         if (D % VEC == 0) *(uint4 *)to = *(const uint4 *)from;
         else
             for (int e = 0; e < VEC && column + e < D; e++) to[e] = from[e];

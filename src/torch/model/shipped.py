@@ -8,7 +8,7 @@ MOST_WORK = {"cpu": 1 << 36, "cuda": 1 << 42}
 
 
 def shipped(row, region, device):
-    """{"op", "tensors", "symbols", "scalars"}: how the operation's kernel is called for the region; none where it is no such operation."""
+    """{"op", "tensors", "symbols", "scalars", "lets"}: how the operation's kernel is called for the region; none where it is no such operation."""
     described = row["described"]
     if not described or described["flops"] > MOST_WORK[torch.device(device).type] or len(described["outputs"]) != 1:
         return None
@@ -17,7 +17,7 @@ def shipped(row, region, device):
         return None
     inputs = {one["name"]: one["shape"] for one in inputs}
     values = None
-    for op, tensors, symbols, scalars, compute in candidates(inputs, output["shape"], region):
+    for op, tensors, symbols, scalars, compute, *lets in candidates(inputs, output["shape"], region):
         if values is None:
             drawn = torch.Generator(device).manual_seed(1)
             values = {name: torch.randn(shape, generator=drawn, dtype=torch.float64, device=device) for name, shape in inputs.items()}
@@ -26,7 +26,7 @@ def shipped(row, region, device):
             right = written["reference"](*values.values()).reshape(-1)
         tried = compute({own: values[name] for own, name in tensors.items() if name in values}).reshape(-1)
         if tried.numel() == right.numel() and bool((tried - right).abs().max() <= 1e-9 * (1 + right.abs().max())):
-            return {"op": op, "tensors": tensors, "symbols": symbols, "scalars": scalars}
+            return {"op": op, "tensors": tensors, "symbols": symbols, "scalars": scalars, "lets": lets[0] if lets else {}}
     return None
 
 
@@ -41,6 +41,7 @@ def candidates(inputs, out, region):
         yield from rows(inputs, out, order, constants)
     for order in itertools.permutations(names):
         yield from attentions(inputs, out, order, region)
+    yield from side_by_side(inputs, out, region)
     for order in itertools.permutations(names):
         yield from swiglu(inputs, out, order)
 
@@ -84,6 +85,47 @@ def attentions(inputs, out, order, region):
         if [math.prod(shape) for shape in within] == [math.prod(shape) for shape in shapes]:
             for swapped in (False, True):
                 yield from attention(*([one[0], one[2], one[1], one[3]] if swapped else one for one in within), inputs, out, order)
+
+
+def side_by_side(inputs, out, region):
+    """Attention whose queries, keys and values are heads within the rows of tensors that have others too, as one product gives all three."""
+    for node in filter(is_attention, region.nodes):
+        within = [argument(node, name) for name in ("query", "key", "value")]
+        roots = [root_within(one, region) for one in within]
+        if None in roots:
+            continue
+        shapes = [list(one.meta["val"].transpose(1, 2).shape) for one in within]
+        order = [list(inputs)[region.inputs.index(root)] for root in roots]
+        parts, lets = {}, {}
+        for own, name, one, root, (batch, places, heads, depth) in zip("qkv", order, within, roots, shapes):
+            begin = one.meta["val"].storage_offset() - root.meta["val"].storage_offset()
+            if 0 in (batch, places, depth):
+                break
+            first, row = begin // depth, math.prod(inputs[name]) // (batch * places * depth)
+            if first * depth != begin or row * batch * places * depth != math.prod(inputs[name]) or first + heads > row:
+                break
+            parts[own] = ((batch, places, row, depth), first, heads)
+            if row != heads:
+                lets.update({f"{own.upper()}_HEADS": row, f"{own.upper()}_FIRST": first})
+        if len(parts) < 3:
+            continue
+        for op, tensors, symbols, scalars, compute in attention(*shapes, inputs, out, order):
+            if symbols["bshd"]:
+
+                def of_parts(given, compute=compute, parts=parts):
+                    taken = {own: given[own].reshape(rows)[:, :, first : first + heads] for own, (rows, first, heads) in parts.items()}
+                    return compute(taken)
+
+                yield op, tensors, symbols, scalars, of_parts, lets
+
+
+def root_within(node, region):
+    """The input of a region that a node is a view of; none where something is computed in between."""
+    while node not in region.inputs:
+        if not is_moved(node):
+            return None
+        node = node.all_input_nodes[0]
+    return node
 
 
 def attention(q, k, v, inputs, out, order):
