@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::Level;
@@ -56,8 +57,18 @@ impl MakeWriter<'_> for Lines {
     }
 }
 
+/// How often `-v` was said.
+static VERBOSE: AtomicU8 = AtomicU8::new(0);
+
+/// The same for a process that this one starts, whose standard error is this one's.
+pub(super) fn passed_on() -> Option<String> {
+    let times = usize::from(VERBOSE.load(Ordering::Relaxed));
+    (times > 0).then(|| format!("-{}", "v".repeat(times)))
+}
+
 /// Begins to log: to the run's file, and with one `-v` what is worth knowing, with two everything, to standard error.
 pub(super) fn begin(verbose: u8) {
+    VERBOSE.store(verbose, Ordering::Relaxed);
     let ours = |level: Level| Targets::new().with_target("warpsmith", level);
     let shown = match verbose {
         0 => None,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use super::device::Device;
+use super::diary;
 use super::options::PythonArgs;
 use crate::device::Opening;
 use crate::worker::{Client, judge_hash};
@@ -24,7 +25,8 @@ impl Starter {
     /// By this very program, named by its inode, so that a rebuild during the night changes nothing.
     pub(super) fn own() -> Self {
         let program = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-        Self { program, arguments: vec!["worker".to_owned()], command: None, python: None }
+        let arguments = std::iter::once("worker".to_owned()).chain(diary::passed_on()).collect();
+        Self { program, arguments, command: None, python: None }
     }
 
     /// By a command, split as a shell would.

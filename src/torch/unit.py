@@ -104,10 +104,11 @@ def state_of(model):
 def unit(source, file):
     """The function or problem of a text."""
     module = module_of(source, file)
-    if hasattr(module, "reference"):
-        return Function(module, file)
+    # Of both, as a region's file has them, the one that also draws inputs.
     if hasattr(module, "Model") and hasattr(module, "get_inputs"):
         return Problem(module, file)
+    if hasattr(module, "reference"):
+        return Function(module, file)
     raise Refused("raised", f"{file}: it defines neither `reference` nor `Model` with `get_inputs`")
 
 
