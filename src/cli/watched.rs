@@ -16,7 +16,7 @@ pub(super) fn table(device: Device, task: &EvaluationTask) -> anyhow::Result<Exi
     let limit = Duration::from_secs_f64(task.examination_s);
     let lines: Vec<(String, bool)> = std::thread::scope(|scope| {
         let looking: Vec<_> = workers
-            .instruments(task)
+            .instruments(task, None)
             .into_iter()
             .map(|instrument| {
                 scope.spawn(move || {

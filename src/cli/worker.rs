@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::device::{self, Device};
+use super::diary;
 use super::options::{DeviceArgs, PythonArgs};
 use super::starter::Starter;
 use crate::backend::cuda::{self, Cuda};
@@ -33,6 +34,9 @@ pub(super) struct Args {
     /// Whoever starts it wants one verdict at once: the device is opened while the kernel is being compiled
     #[arg(long, hide = true)]
     at_once: bool,
+    /// Where whoever starts it lets it ask the PyTorch that it has already
+    #[arg(long, hide = true)]
+    torch_at: Option<PathBuf>,
 }
 
 impl Args {
@@ -57,14 +61,15 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
         let own = cpu::remember_executable()?;
         let mut arguments = vec!["worker".to_owned(), "--within".to_owned()];
         arguments.extend(device.arguments());
+        arguments.extend(diary::passed_on());
         if let Some(python) = &args.python.python {
             arguments.extend(["--python".to_owned(), python.display().to_string()]);
         }
         Ok(match device {
-            Device::Cpu | Device::Theirs => judge(processor(&args)?, own, arguments, &args.python),
+            Device::Cpu | Device::Theirs => judge(processor(&args)?, own, arguments, &args),
             Device::Cuda(number) => {
                 let compiler = compiler.unwrap_or_else(starting);
-                judge(gpu(number, compiler, &args)?, own, arguments, &args.python)
+                judge(gpu(number, compiler, &args)?, own, arguments, &args)
             }
         })
     })?;
@@ -99,13 +104,12 @@ fn calibrating(key: &str, args: &Args) -> anyhow::Result<Option<DeviceLock>> {
 }
 
 /// A judge on `backend`, whose sessions are this program's `own` file with `arguments` where they need a process.
-fn judge<B: Backend + 'static>(
-    backend: B,
-    own: &File,
-    arguments: Vec<String>,
-    python: &PythonArgs,
-) -> Box<dyn Judging> {
+fn judge<B: Backend + 'static>(backend: B, own: &File, arguments: Vec<String>, args: &Args) -> Box<dyn Judging> {
     let program = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
-    let python = Python::chosen(python.python.as_deref());
-    Box::new(Judge::new(backend).with_python(python).with_elsewhere(Box::new(Workers::new(program, arguments))))
+    let python = Python::chosen(args.python.python.as_deref());
+    Box::new(
+        Judge::new(backend)
+            .with_python(python, args.torch_at.clone())
+            .with_elsewhere(Box::new(Workers::new(program, arguments))),
+    )
 }

@@ -367,7 +367,8 @@ impl Run {
                     .as_ref()
                     .as_ref()
                     .map_or_else(ToString::to_string, |found| found.verdict.status().to_owned());
-                tracing::info!(trial, took_s = took.as_secs_f64(), said, "a judge answers");
+                let why = answer.as_ref().as_ref().map_or("", |found| found.verdict.why());
+                tracing::info!(trial, took_s = took.as_secs_f64(), said, why, "a judge answers");
                 self.state.busy_s += took.as_secs_f64() / self.pool.len().max(1) as f64;
                 self.flight.land(trial, *answer);
             }

@@ -2,6 +2,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -240,6 +241,11 @@ impl<B: Backend> Bench<'_, B> {
             Oracle::Torch(oracle) => Some(oracle),
             Oracle::Header(_) => None,
         }
+    }
+
+    /// Where other processes of this program find that PyTorch.
+    pub(super) fn torch_door(&self) -> Option<PathBuf> {
+        self.torch().and_then(torch::Oracle::door)
     }
 
     /// How long one launch of `case` may take before it counts as hanging.

@@ -1,5 +1,7 @@
 //! Timing sessions in processes of their own, where a kernel does not get one by itself.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Instrument;
@@ -45,14 +47,14 @@ pub enum SessionAnswer {
 
 /// Whoever can measure sessions in fresh processes.
 pub trait Elsewhere {
-    /// Measures each task in a process of its own, one after the other.
+    /// Measures each task in a process of its own, one after the other, which asks PyTorch at `door` where there is one.
     ///
     /// # Errors
     /// The first session that fails, whoever is at fault.
-    fn sessions(&self, tasks: &[SessionTask], watch: Watch<'_>) -> Result<Vec<Session>, Failure>;
+    fn sessions(&self, tasks: &[SessionTask], door: Option<&Path>, watch: Watch<'_>) -> Result<Vec<Session>, Failure>;
 
     /// Tools that can watch such a process while it is asked for stage 1 of the task's candidate.
-    fn instruments(&self, _task: &EvaluationTask) -> Vec<Instrument> {
+    fn instruments(&self, _task: &EvaluationTask, _door: Option<&Path>) -> Vec<Instrument> {
         Vec::new()
     }
 }

@@ -54,7 +54,9 @@ pub(super) fn examine<B: Backend>(
     bench.at(Stage::Examination, "what it has not been asked yet");
     let kernel = &bench.read(&task.candidate)?;
     let mut instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
-    instruments.extend(bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task)));
+    instruments.extend(
+        bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task, bench.torch_door().as_deref())),
+    );
     if !Defence::Instruments.stands() {
         instruments.clear();
     }

@@ -1,6 +1,7 @@
 //! One candidate from source text to verdict.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,10 +39,11 @@ impl<B: Backend> Judge<B> {
         Self { backend, elsewhere: None, torch, known: HashMap::new() }
     }
 
-    /// The same, asking the PyTorch of this Python where an operation's oracle is written in it; it is started when it is needed.
+    /// The same, asking the PyTorch of this Python where an operation's oracle is written in it; it is started when it is needed,
+    /// or asked at the `door` of a judge that has it.
     #[must_use]
-    pub fn with_python(mut self, python: Python) -> Self {
-        self.torch = Arc::new(Service::new(python).on(self.backend.device_name()));
+    pub fn with_python(mut self, python: Python, door: Option<PathBuf>) -> Self {
+        self.torch = Arc::new(Service::new(python).on(self.backend.device_name()).sharing(door));
         self
     }
 

@@ -44,7 +44,8 @@ impl Compiled {
         }
         text += &self.rest(width);
         if let Some(us) = self.gaps_us() {
-            text += &format!("    {:<width$} {:<7} {:>5} {:>9.3}  without a CUDA graph\n", "launch gaps", "", "", us / 1e3);
+            text +=
+                &format!("    {:<width$} {:<7} {:>5} {:>9.3}  without a CUDA graph\n", "launch gaps", "", "", us / 1e3);
         }
         let joined = self.joined();
         if !joined.is_empty() {

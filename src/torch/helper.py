@@ -19,6 +19,7 @@ import json
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -47,9 +48,12 @@ class Refused(Exception):
 class Channel:
     """Lines of JSON, with files."""
 
-    def __init__(self):
-        self.socket = socket.socket(fileno=os.dup(0))
+    def __init__(self, file):
+        self.socket = socket.socket(fileno=os.dup(file))
         self.rest = b""
+
+    def fileno(self):
+        return self.socket.fileno()
 
     def receive(self):
         files = []
@@ -57,7 +61,7 @@ class Channel:
             part, some, _, _ = socket.recv_fds(self.socket, 1 << 16, MOST_FILES)
             files += some
             if not part:
-                os._exit(0)
+                raise EOFError
             self.rest += part
         line, _, self.rest = self.rest.partition(b"\n")
         return json.loads(line), files
@@ -187,7 +191,7 @@ class Judge:
 
     def __init__(self):
         self.units = {}
-        self.watched = set()
+        self.watched = {}
         self.right = None
         self.ways = {}
         self.sweep = None
@@ -220,6 +224,7 @@ class Judge:
         unit_, numbers, outputs = self.units[request["id"]], dict(request["numbers"]), request["outputs"]
         right = self.in_double(request, tensors)
         answer = {"undefined": any(bool(torch.isnan(part).any()) for one in right for part in one.split(AT_ONCE)), "finite": all(all_finite(one) for _, one in tensors)}
+        answer["masked"] = "masked" in self.watched[request["id"]]
         if request["split"]:
             split = [(name, in_two_parts(one)) for name, one in tensors]
             split = checked(call(unit_, split, numbers), outputs, unit_.file)
@@ -244,9 +249,10 @@ class Judge:
         if request["id"] in self.watched:
             right = call(unit_, exact, numbers)
         else:
-            with watching(unit_.file):
+            found = set()
+            with watching(unit_.file), noticing(found):
                 right = call(unit_, exact, numbers)
-            self.watched.add(request["id"])
+            self.watched[request["id"]] = found
         return checked(right, request["outputs"], unit_.file)
 
     def compare(self, request, files):
@@ -394,7 +400,7 @@ def tidy():
 
 
 def serve():
-    channel = Channel()
+    channel = Channel(0)
     setup, _ = channel.receive()
     leave_nothing_behind(setup["parent"])
     null = os.open(os.devnull, os.O_RDWR)
@@ -422,34 +428,46 @@ def serve():
         channel.send({"error": {"kind": "torch", "what": str(error)}})
         return
     limit_memory(setup["memory"])
-    channel.send({"torch": torch.__version__, "python": sys.version.split()[0], "threads": torch.get_num_threads(), "gpu": gpu})
-    judge = Judge()
-    asked = {
-        "load": judge.load,
-        "evaluate": judge.evaluate,
-        "compare": judge.compare,
-        "trivial": judge.trivial,
-        "reach": judge.reach,
-        "prepare": judge.prepare,
-        "block": judge.block,
-        "draw": judge.draw,
-        "forget": judge.forget,
-        "describe": judge.describe,
-    }
+    hello = {"torch": torch.__version__, "python": sys.version.split()[0], "threads": torch.get_num_threads(), "gpu": gpu}
+    channel.send(hello)
+    # Whoever is let in knows nothing of what others ask.
+    judges = {channel: Judge()}
     while True:
-        request, files = channel.receive()
-        left = list(files)
-        try:
-            answer = asked[request["ask"]](request, left)
-        except BaseException as error:
-            refused = refusal(error, request.get("file", "the operation"))
-            answer = {"error": {"kind": refused.kind, "what": str(refused)}}
-            judge.right = None
-            del error, refused
-        for file in files:
-            os.close(file)
-        tidy()
-        channel.send(answer)
+        for one in select.select(list(judges), [], [])[0]:
+            try:
+                answer_to(one, judges, hello)
+            except (EOFError, OSError):
+                if one is channel:
+                    os._exit(0)
+                del judges[one]
+                one.socket.close()
+
+
+ASKED = {"load", "evaluate", "compare", "trivial", "reach", "prepare", "block", "draw", "forget", "describe"}
+
+
+def answer_to(channel, judges, hello):
+    """One question, and its answer."""
+    request, files = channel.receive()
+    judge, left = judges[channel], list(files)
+    try:
+        if request["ask"] == "join":
+            other = Channel(left.pop(0))
+            other.send(hello)
+            judges[other], answer = Judge(), {}
+        elif request["ask"] in ASKED:
+            answer = getattr(judge, request["ask"])(request, left)
+        else:
+            raise Refused("machine", f"nobody knows what {request['ask']} is")
+    except BaseException as error:
+        refused = refusal(error, request.get("file", "the operation"))
+        answer = {"error": {"kind": refused.kind, "what": str(refused)}}
+        judge.right = None
+        del error, refused
+    for file in files:
+        os.close(file)
+    tidy()
+    channel.send(answer)
 
 
 serve()

@@ -8,6 +8,7 @@
 mod bound;
 mod counts;
 mod definition;
+mod door;
 mod error;
 mod files;
 pub mod inductor;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -82,6 +83,12 @@ impl Oracle {
             reached: RefCell::default(),
             admitted: RefCell::default(),
         }
+    }
+
+    /// Where other processes of this program find the PyTorch that it asks.
+    #[must_use]
+    pub fn door(&self) -> Option<PathBuf> {
+        self.service.door()
     }
 
     /// What draws inputs as the operation's file does.
@@ -303,10 +310,7 @@ impl Oracle {
                 yard.split[index] = split.map(|split| yard.split[index].map_or(split, |known| known.worst(split)));
                 yard.useless = yard.useless.take().or_else(|| form.useless(&measured));
             }
-            // A NaN that no input holds: the function is not defined there.
-            if yard.useless.is_none() && answer.finite && answer.undefined {
-                yard.useless = Some("it is not defined there: the result is NaN in double precision".into());
-            }
+            yard.useless = yard.useless.take().or_else(|| answer.tells_nothing().map(str::to_owned));
             if yard.useless.is_some() {
                 break;
             }

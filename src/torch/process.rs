@@ -42,7 +42,8 @@ const MOST_FILES: usize = 200;
 /// A running process.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
+    /// None where it is another's, who lets us in.
+    child: Option<Child>,
     line: UnixStream,
     /// What came after the last line.
     rest: Vec<u8>,
@@ -53,7 +54,7 @@ pub(super) struct Process {
     /// Ids of what it has loaded.
     pub(super) loaded: Vec<String>,
     /// Dropped with it: the thread that started it ends then.
-    _leash: Sender<()>,
+    _leash: Option<Sender<()>>,
 }
 
 /// Starts a process from a thread of its own, which stays until `held` says that it is wanted no more: the system ends a process with
@@ -95,6 +96,19 @@ pub(super) enum Silence {
 }
 
 impl Process {
+    /// Another's, at the other end of a line.
+    pub(super) fn joined(line: UnixStream) -> Self {
+        Self {
+            child: None,
+            line,
+            rest: Vec::new(),
+            said: Arc::default(),
+            hello: None,
+            loaded: Vec::new(),
+            _leash: None,
+        }
+    }
+
     /// Starts it; it gets ready by itself.
     pub(super) fn start(python: &Path, setup: &Setup) -> Result<Self, TorchError> {
         let name = || python.display().to_string();
@@ -107,8 +121,8 @@ impl Process {
         let said = Arc::new(Mutex::new(Vec::new()));
         let (leash, held) = channel::<()>();
         let child = keep(command, said.clone(), held).map_err(|error| failed(format!("cannot be started: {error}")))?;
-        let mut process =
-            Self { child, line: ours, rest: Vec::new(), said, hello: None, loaded: Vec::new(), _leash: leash };
+        let mut process = Self::joined(ours);
+        (process.child, process.said, process._leash) = (Some(child), said, Some(leash));
         let text = serde_json::to_string(setup).map_err(|error| TorchError::Talk(error.to_string()))?;
         process.send(&text, &[]).map_err(|silence| failed(not_ready(silence)))?;
         Ok(process)
@@ -169,8 +183,9 @@ impl Process {
 
     /// What ended it, as far as it is known.
     fn silence(&mut self, error: &io::Error) -> Silence {
+        let Some(child) = &mut self.child else { return Silence::Talk(format!("the process is shared: {error}")) };
         for _ in 0..100 {
-            match self.child.try_wait() {
+            match child.try_wait() {
                 Ok(Some(status)) => {
                     // The thread that reads its last words may be a moment behind.
                     std::thread::sleep(Duration::from_millis(20));
@@ -214,12 +229,13 @@ fn not_ready(silence: Silence) -> String {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        let Some(child) = &mut self.child else { return };
         // With whatever it has started, such as the compilers of torch.compile. Where it has ended already its number may be another's.
-        let lives = matches!(self.child.try_wait(), Ok(None));
-        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).filter(|_| lives) {
+        let lives = matches!(child.try_wait(), Ok(None));
+        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw).filter(|_| lives) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }

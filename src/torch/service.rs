@@ -1,13 +1,15 @@
 //! PyTorch as something that answers: started when it is first needed, started again where it has died.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
 use super::TorchError;
+use super::door::Door;
 use super::process::{Process, Silence};
 use super::wire::{Ask, Described, Hello, Setup};
 use crate::backend::cpu::available_memory;
@@ -85,6 +87,10 @@ pub struct Service {
     /// The GPU that it computes on, if any.
     gpu: Option<String>,
     process: Mutex<Option<Process>>,
+    /// Where another process of this program lets it into its own, if one does.
+    shared: Option<PathBuf>,
+    /// Where it lets others in.
+    door: Mutex<Option<Door>>,
 }
 
 /// User code that is asked about again and again.
@@ -108,13 +114,37 @@ impl Service {
     /// Nothing is started yet.
     #[must_use]
     pub const fn new(python: Python) -> Self {
-        Self { python, gpu: None, process: Mutex::new(None) }
+        Self { python, gpu: None, process: Mutex::new(None), shared: None, door: Mutex::new(None) }
     }
 
     /// The same on a GPU, by its UUID.
     #[must_use]
     pub fn on(self, gpu: Option<String>) -> Self {
         Self { gpu, ..self }
+    }
+
+    /// The same in the process of whoever has its [`door`](Self::door) there; in one of its own where that is closed.
+    #[must_use]
+    pub fn sharing(self, door: Option<PathBuf>) -> Self {
+        Self { shared: door, ..self }
+    }
+
+    /// Where other processes of this program can ask its process; none where there can be no such place.
+    pub fn door(self: &Arc<Self>) -> Option<PathBuf> {
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        if door.is_none() {
+            match Door::open(self) {
+                Ok(open) => *door = Some(open),
+                Err(error) => tracing::warn!(%error, "PyTorch's process cannot be shared"),
+            }
+        }
+        door.as_ref().map(|door| door.path().to_owned())
+    }
+
+    /// Has the process answer on this line as well, where nothing is known of what is asked here.
+    pub(super) fn join(&self, line: &UnixStream) -> Result<(), TorchError> {
+        let _: serde_json::Value = self.ask(None, &Ask::Join, &[line.as_fd()])?;
+        Ok(())
     }
 
     /// Starts it, where it is not, and does not wait until it is ready: what fails is told when it is asked.
@@ -212,6 +242,9 @@ impl Service {
     }
 
     fn start(&self) -> Result<Process, TorchError> {
+        if let Some(line) = self.shared.as_ref().and_then(|door| UnixStream::connect(door).ok()) {
+            return Ok(Process::joined(line));
+        }
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = available_memory().unwrap_or(MEMORY) / 4 * 3;
         Process::start(

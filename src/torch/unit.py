@@ -31,19 +31,29 @@ class Function:
         return [on(tensors) for tensors in copies]
 
 
+def forms_of(get_inputs):
+    """What a file draws, without its values."""
+    try:
+        with torch.device("meta"):
+            return list(get_inputs())
+    except Exception:
+        # It looks at what it draws; importing this takes five seconds on some machines.
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return list(get_inputs())
+
+
 class Problem:
     """`Model`, `get_inputs` and `get_init_inputs`: inputs in their order, then parameters and buffers in theirs."""
 
     def __init__(self, module, file):
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
         self.file = file
         init = list(getattr(module, "get_init_inputs", list)())
         torch.manual_seed(0)
         self.model = module.Model(*init)
         self.get_inputs = module.get_inputs
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            self.pattern = list(module.get_inputs())
+        self.pattern = forms_of(module.get_inputs)
 
     def draw(self, seed):
         """Tensors as the file draws them: the same for the same seed."""
@@ -117,6 +127,20 @@ def without_dropout(func, args, kwargs):
     names = [one.name for one in func._schema.arguments]
     given = {**{one.name: one.default_value for one in func._schema.arguments}, **dict(zip(names, args)), **kwargs}
     return any(given.get(name, 1.0) == 0.0 for name in ("dropout_p", "dropout")) or given.get("train") is False
+
+
+def noticing(found):
+    """Adds to `found` whether attention hides some of its keys. What is behind its mask and not finite is NaN or nothing, by the algorithm."""
+    from torch.overrides import TorchFunctionMode
+
+    class Notice(TorchFunctionMode):
+        def __torch_function__(self, func, kinds, args=(), kwargs=None):
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args), **(kwargs or {}))
+                found.update(["masked"] if given.get("is_causal") or given.get("attn_mask") is not None else [])
+            return func(*args, **(kwargs or {}))
+
+    return Notice()
 
 
 def watching(file):

@@ -38,6 +38,8 @@ pub struct Hello {
 #[derive(Debug, Serialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
 pub(super) enum Ask<'a> {
+    /// Answers on another line too. Files: the line.
+    Join,
     /// Reads a function or a problem, to be asked about by its id.
     Load { id: &'a str, file: &'a str, source: &'a str },
     /// Evaluates it in float64, which is kept for the next question, and eagerly, which is measured. Files: inputs.
@@ -100,6 +102,7 @@ impl Ask<'_> {
     /// For a sentence: PyTorch died, ...
     pub(super) const fn doing(&self) -> &'static str {
         match self {
+            Self::Join => "letting another process in",
             Self::Load { .. } => "reading the file",
             Self::Evaluate { .. } | Self::Trivial { .. } | Self::Reach { .. } => "evaluating it",
             Self::Compare { .. } => "comparing results",
@@ -123,6 +126,7 @@ impl Ask<'_> {
             | Self::Block { file, .. }
             | Self::Forget { file }
             | Self::Describe { file, .. } => file,
+            Self::Join => "",
         }
     }
 }
@@ -224,6 +228,20 @@ pub(super) struct Evaluated {
     pub undefined: bool,
     /// Whether all inputs are finite.
     pub finite: bool,
+    /// Whether there is attention in it that hides some of its keys.
+    pub masked: bool,
+}
+
+impl Evaluated {
+    /// Why these inputs tell nothing of a kernel.
+    pub(super) fn tells_nothing(&self) -> Option<&'static str> {
+        // A NaN that no input holds: the function is not defined there.
+        if self.finite && self.undefined {
+            return Some("it is not defined there: the result is NaN in double precision");
+        }
+        (self.masked && !self.finite)
+            .then_some("what is not finite behind attention's mask is NaN or nothing, by PyTorch's choice of algorithm")
+    }
 }
 
 /// What [`Ask::Compare`] has to say, of each output.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -47,6 +47,12 @@ impl Workers {
         })
     }
 
+    /// What a worker is started with that asks PyTorch at `door`.
+    fn arguments_at(&self, door: Option<&Path>) -> Vec<String> {
+        let door = door.map(|door| format!("--torch-at={}", door.display()));
+        self.arguments.iter().cloned().chain(door).collect()
+    }
+
     /// Workers are `program` with `arguments`, which make it leave the device's lock to whoever holds it.
     #[must_use]
     pub const fn new(program: PathBuf, arguments: Vec<String>) -> Self {
@@ -55,10 +61,10 @@ impl Workers {
 }
 
 impl Elsewhere for Workers {
-    fn sessions(&self, tasks: &[SessionTask], watch: Watch<'_>) -> Result<Vec<Session>, Failure> {
+    fn sessions(&self, tasks: &[SessionTask], door: Option<&Path>, watch: Watch<'_>) -> Result<Vec<Session>, Failure> {
         let mut sessions = Vec::with_capacity(tasks.len());
         for tasks in tasks.chunks(TOGETHER) {
-            let workers = tasks.iter().map(|_| Worker::start(self)).collect::<Result<Vec<_>, _>>()?;
+            let workers = tasks.iter().map(|_| Worker::start(self, door)).collect::<Result<Vec<_>, _>>()?;
             for worker in &workers {
                 worker.greeted(watch)?;
             }
@@ -69,12 +75,12 @@ impl Elsewhere for Workers {
         Ok(sessions)
     }
 
-    fn instruments(&self, task: &EvaluationTask) -> Vec<Instrument> {
+    fn instruments(&self, task: &EvaluationTask, door: Option<&Path>) -> Vec<Instrument> {
         let request = Request { id: 1, ask: Ask::Smoke(Box::new(task.clone())) };
         let request = serde_json::to_string(&request).map_err(|error| error.to_string());
         let look = |tool: Tool| -> Result<Look, String> {
             let (sanitizer, request) = (sanitizer()?, request.clone()?);
-            let (program, arguments) = (self.on_disk(), self.arguments.clone());
+            let (program, arguments) = (self.on_disk(), self.arguments_at(door));
             Ok(Box::new(move |limit| examine(&sanitizer, tool, (&program, &arguments), &request, limit)))
         };
         TOOLS.into_iter().map(|tool| Instrument { name: tool.name(), look: look(tool) }).collect()
@@ -105,9 +111,9 @@ fn machine(what: impl std::fmt::Display) -> JudgeError {
 }
 
 impl Worker {
-    fn start(workers: &Workers) -> Result<Self, JudgeError> {
+    fn start(workers: &Workers, door: Option<&Path>) -> Result<Self, JudgeError> {
         let mut child = Command::new(&workers.program)
-            .args(&workers.arguments)
+            .args(workers.arguments_at(door))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -7,7 +7,7 @@ mod eval;
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use warpsmith::torch::{PYTHON, Problem, Python, Service, TorchError};
@@ -104,6 +104,30 @@ fn what_hangs_or_dies_is_ended_and_the_next_file_is_read() {
         "{error}"
     );
     assert!(problem(&service, "return [torch.randn(4, 8)]", "return x * 2").is_ok());
+}
+
+#[test]
+fn others_are_answered_by_the_process_that_is_there_as_long_as_it_is() {
+    // It has one of its own, which ends with the test.
+    let Some(python) = service().and_then(|_| std::env::var_os(PYTHON)) else { return };
+    let first = Arc::new(Service::new(Python::chosen(Some(Path::new(&python)))));
+    let hello = first.hello().unwrap();
+    let door = first.door();
+    assert!(door.is_some() && door == first.door());
+    // They could not start one.
+    let other = || Service::new(Python::chosen(Some(Path::new("/no/such/python")))).sharing(door.clone());
+    let (second, third) = (other(), other());
+    assert_eq!(second.hello().unwrap(), hello);
+    for service in [&*first, &second, &third, &second] {
+        assert!(problem(service, "return [torch.randn(4, 8)]", "return x * 2").is_ok());
+    }
+    drop(second);
+    assert!(problem(&first, "return [torch.randn(4, 8)]", "return x * 3").is_ok());
+    assert_eq!(third.hello().unwrap(), hello);
+    drop(first);
+    let alone = other().hello().unwrap_err().to_string();
+    assert!(alone.contains("/no/such/python cannot be started"), "{alone}");
+    assert!(problem(&third, "return [torch.randn(4, 8)]", "return x * 2").is_err());
 }
 
 #[test]

@@ -41,7 +41,8 @@ impl Snapshot {
         let name = |path: &Path| path.strip_prefix(&self.folder).unwrap_or(path).display().to_string();
         let mut changed = Vec::new();
         for path in files_below(&self.folder) {
-            let ours = path == self.candidate || is_written_meanwhile(&self.folder, &path) || self.files.contains_key(&path);
+            let ours =
+                path == self.candidate || is_written_meanwhile(&self.folder, &path) || self.files.contains_key(&path);
             if !ours {
                 changed.push(name(&path));
                 let _ = fs::remove_file(&path);

@@ -118,7 +118,8 @@ async fn what_the_run_writes_meanwhile_stays_written() {
     for name in [LOG_FILE, WORKERS_FILE] {
         std::fs::write(run.join(name), "before\n").unwrap();
     }
-    let mut agent = agent(temp.path(), &format!("{EDIT}; for it in {LOG_FILE} {WORKERS_FILE}; do echo after >> $it; done"));
+    let mut agent =
+        agent(temp.path(), &format!("{EDIT}; for it in {LOG_FILE} {WORKERS_FILE}; do echo after >> $it; done"));
     proposal(&mut agent).await;
     for name in [LOG_FILE, WORKERS_FILE] {
         assert_eq!(std::fs::read_to_string(run.join(name)).unwrap(), "before\nafter\n");

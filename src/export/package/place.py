@@ -285,6 +285,8 @@ def backend(gm, inputs, asked=ALL):
 
     placed = []
     functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()}
+    # Written in Python, for compilers: called by itself it takes a hundred times what the conversion does.
+    functions[torch.ops.prims.convert_element_type.default] = torch.Tensor.to
 
     def inner(lowered, values, **options):
         compile_fx.view_to_reshape(lowered)
