@@ -183,6 +183,9 @@ pub struct Buffer {
     pub bytes: usize,
     /// Whether it is to be zero.
     pub zero: bool,
+    /// Whether the kernel leaves it so.
+    #[serde(default)]
+    pub kept: bool,
 }
 
 /// What of a kernel runs.

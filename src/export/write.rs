@@ -229,8 +229,9 @@ fn kernel(
             .map(|(scratch, elements)| Buffer {
                 bytes: elements * scratch.dtype.stored(dtype).bytes(),
                 zero: scratch.init != ScratchInit::Poison,
+                kept: scratch.init == ScratchInit::ZeroKept,
             })
-            .chain(own_scratch.into_iter().map(|bytes| Buffer { bytes, zero: false }))
+            .chain(own_scratch.into_iter().map(|bytes| Buffer { bytes, zero: false, kept: false }))
             .collect(),
         code,
         unjudged,

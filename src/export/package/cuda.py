@@ -15,7 +15,9 @@ L2_PROMOTION_128B = 2
 BUFFER = ctypes.sizeof(ctypes.c_uint64)
 MAP, MAP_ALIGNMENT = 128, 64
 # Weights of a model have as many places as there are layers, and results come back to the same ones.
-MOST_CALLS = 1024
+MOST_MAPS, MOST_SEEN = 4096, 4096
+# Buffers of zeros for streams, and for calls in CUDA graphs.
+MOST_SLOTS, SLOTS_BYTES = 2048, 4 << 20
 
 
 class Attribute(ctypes.Structure):
@@ -86,7 +88,7 @@ class Code:
         self.launches, self.images = plan["launches"], {}
         self.unjudged = {one["capability"]: one for one in plan.get("unjudged", [])}
         self.keep(self.launches)
-        self.ready, self.calls, self.lock = {}, {}, threading.Lock()
+        self.ready, self.seen, self.slots, self.lock = {}, set(), {}, threading.Lock()
 
     def keep(self, launches):
         """Reads the files of launches, each once."""
@@ -145,6 +147,25 @@ class Code:
             made.append(Launch(launch, modules[path]))
         return made
 
+    def zeros(self, device, size):
+        """The address of zeros that the kernel leaves as zeros, for the current stream, or for one call in a graph; none where there are none
+        left, and some are to be cleared."""
+        index, capturing = device.index, torch._C._cuda_isCurrentStreamCapturing()
+        slots = self.slots.get(index)
+        if slots is None:
+            if capturing:
+                # Clearing them would be a part of the graph.
+                return None
+            with self.lock:
+                slots = self.slots.setdefault(index, Slots(device, size))
+        if capturing:
+            # Graphs run on any stream, and beside each other.
+            return slots.take()
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        if stream not in slots.of_stream:
+            slots.of_stream[stream] = slots.take()
+        return slots.of_stream[stream]
+
     def run(self, device, addresses, zeroed, look, tensors):
         """Starts it; `look` is called with the tensors where these addresses are new."""
         index = device.index
@@ -152,29 +173,39 @@ class Code:
             with torch.cuda.device(index):
                 return self.run(device, addresses, zeroed, look, tensors)
         stream = torch._C._cuda_getCurrentRawStream(index)
-        # Everything that a launch is given is packed once for these addresses on this stream, and only read from then on.
-        calls = self.calls.get((index, stream, *addresses))
-        if calls is None:
+        launches = self.ready.get(index)
+        if launches is None or look and (index, *addresses) not in self.seen:
             if look:
                 look(tensors)
-            calls = self.pack(device, stream, addresses)
+            launches = self.prepare(device, addresses)
         for address, size in zeroed:
             if result := driver().cuMemsetD8Async(address, 0, size, stream):
                 check(result, f"clearing scratch of {self.name}")
-        for launch, config, function, arguments, _ in calls:
-            if result := launch(config, function, arguments, None):
-                check(result, f"launching {self.name}")
+        for launch in launches:
+            launch(addresses, stream)
 
-    def pack(self, device, stream, addresses):
+    def prepare(self, device, addresses):
         with self.lock:
-            launches = self.ready.get(device.index)
-            if launches is None:
-                launches = self.ready[device.index] = self.load(device)
-            if len(self.calls) >= MOST_CALLS:
-                self.calls.clear()
-            packed = [one.packed(addresses, stream) for one in launches]
-            self.calls[(device.index, stream, *addresses)] = packed
-            return packed
+            if device.index not in self.ready:
+                self.ready[device.index] = self.load(device)
+            if len(self.seen) >= MOST_SEEN:
+                self.seen.clear()
+            self.seen.add((device.index, *addresses))
+            return self.ready[device.index]
+
+
+class Slots:
+    """Zeros on a device, for so many calls at a time."""
+
+    def __init__(self, device, size):
+        count = max(1, min(MOST_SLOTS, SLOTS_BYTES // size))
+        self.memory = torch.zeros(count * size, dtype=torch.uint8, device=device)
+        # Whatever stream they are used on.
+        torch.cuda.synchronize(device)
+        self.free, self.of_stream = iter(range(self.memory.data_ptr(), self.memory.data_ptr() + count * size, size)), {}
+
+    def take(self):
+        return next(self.free, None)
 
 
 class Launch:
@@ -198,37 +229,51 @@ class Launch:
             attribute.id = number
             attribute.value[: len(values)] = values
         self.count, self.plan = len(wanted), plan
-        self.maps = [map_of(one["map"]) for one in plan["args"] if "map" in one]
+        kinds = [next(iter(one.items())) for one in plan["args"]]
+        # Which argument has the address of which buffer, as it is, or in a map.
+        self.buffers = [(at, value) for at, (kind, value) in enumerate(kinds) if kind == "buffer" and value is not None]
+        self.maps = [(at, value["buffer"], map_of(value), {}) for at, (kind, value) in enumerate(kinds) if kind == "map"]
+        self.values = [(at, kind, value) for at, (kind, value) in enumerate(kinds) if kind in ("long", "float")]
+        self.start, self.blocks = driver().cuLaunchKernelEx, []
 
     def set(self, attribute, value):
         check(driver().cuFuncSetAttribute(self.function, attribute, value), f"preparing {self.name}")
 
-    def packed(self, addresses, stream):
-        """What `cuLaunchKernelEx` is called with, and what keeps it in memory."""
-        plan, maps = self.plan, iter(self.maps)
-        # Each argument on 64 bytes, as tensor maps must be.
-        places, size = [], 0
-        for one in plan["args"]:
-            places.append(size)
-            size += MAP if "map" in one else MAP_ALIGNMENT
-        memory = (ctypes.c_ubyte * (size + MAP_ALIGNMENT))()
-        begin = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
-        for one, place in zip(plan["args"], places):
-            (kind, value), = one.items()
-            at = begin + place
-            if kind == "buffer" and value is not None:
-                ctypes.c_uint64.from_address(at).value = addresses[value]
-            elif kind == "long":
-                ctypes.c_int64.from_address(at).value = value
-            elif kind == "float":
-                ctypes.c_float.from_address(at).value = value
-            elif kind == "map":
-                encode(next(maps), at, addresses[value["buffer"]])
-        pointers = (ctypes.c_void_p * max(len(places), 1))(*[begin + place for place in places])
-        config = Config((ctypes.c_uint * 3)(*plan["grid"]), (ctypes.c_uint * 3)(*plan["block"]), plan["shared"], stream,
-                        ctypes.addressof(self.attributes), self.count)
-        kept = (memory, pointers, config, self.attributes)
-        return driver().cuLaunchKernelEx, ctypes.addressof(config), self.function, ctypes.addressof(pointers), kept
+    def __call__(self, addresses, stream):
+        """Starts it. What it is given lies in a block that nobody else has meanwhile; the driver copies it."""
+        try:
+            block = self.blocks.pop()
+        except IndexError:
+            block = Block(self)
+        values, pointers = block.values, block.pointers
+        for at, buffer in self.buffers:
+            values[at] = addresses[buffer]
+        for at, buffer, form, encoded in self.maps:
+            map = encoded.get(addresses[buffer])
+            if map is None:
+                map = encode(form, encoded, addresses[buffer])
+            pointers[at] = map[0]
+        block.config.stream = stream
+        result = self.start(block.config_at, self.function, block.pointers_at, None)
+        self.blocks.append(block)
+        if result:
+            check(result, f"launching {self.name}")
+
+
+class Block:
+    """What `cuLaunchKernelEx` is called with."""
+
+    def __init__(self, launch):
+        plan, count = launch.plan, max(len(launch.plan["args"]), 1)
+        self.values = (ctypes.c_uint64 * count)()
+        at = ctypes.addressof(self.values)
+        for place, kind, value in launch.values:
+            kind = ctypes.c_int64 if kind == "long" else ctypes.c_float
+            kind.from_address(at + place * BUFFER).value = value
+        self.pointers = (ctypes.c_void_p * count)(*[at + place * BUFFER for place in range(count)])
+        grid, block = (ctypes.c_uint * 3)(*plan["grid"]), (ctypes.c_uint * 3)(*plan["block"])
+        self.config = Config(grid, block, plan["shared"], None, ctypes.addressof(launch.attributes), launch.count)
+        self.config_at, self.pointers_at = ctypes.addressof(self.config), ctypes.addressof(self.pointers)
 
 
 def map_of(plan):
@@ -240,7 +285,15 @@ def map_of(plan):
     return plan["element"], rank, [*sizes, *steps], plan["swizzle"]
 
 
-def encode(known, at, address):
-    element, rank, forms, swizzle = known
+def encode(form, encoded, address):
+    """The map of a tensor that lies there: its place, and what keeps it."""
+    element, rank, forms, swizzle = form
+    memory = (ctypes.c_ubyte * (MAP + MAP_ALIGNMENT))()
+    at = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
     result = driver().cuTensorMapEncodeTiled(at, element, rank, address, *forms, 0, swizzle, L2_PROMOTION_128B, 0)
     check(result, "describing a tensor")
+    # Somebody may be starting a kernel with what was encoded before: none of it is dropped.
+    map = at, memory
+    if len(encoded) < MOST_MAPS:
+        encoded[address] = map
+    return map

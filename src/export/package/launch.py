@@ -36,12 +36,18 @@ class Kernel:
         self.forms = [(tuple(one["shape"]), tuple(one["stride"]), kind(one)) for one in plan["inputs"]]
         self.made = [(tuple(one["shape"]), tuple(one["stride"]), kind(one)) for one in plan["outputs"]]
         self.single = len(self.made) == 1
-        self.places, self.zeroed, self.scratch = [], [], 0
-        for one in plan["scratch"]:
-            self.places.append(self.scratch)
-            if one["zero"]:
+        # Buffers that a kernel leaves as zeros lie apart, behind all others: they need clearing only where there are none that have been.
+        self.places, self.zeroed, self.scratch, self.kept = {}, [], 0, 0
+        for at, one in sorted(enumerate(plan["scratch"]), key=lambda it: it[1]["kept"]):
+            self.places[at] = self.scratch
+            size = -(-one["bytes"] // APART) * APART
+            if one["kept"]:
+                self.kept += size
+            elif one["zero"]:
                 self.zeroed.append((self.scratch, one["bytes"]))
-            self.scratch += -(-one["bytes"] // APART) * APART
+            self.scratch += size
+        self.others = self.scratch - self.kept
+        self.places = [self.places[at] for at in range(len(plan["scratch"]))]
         self.code = Code(plan, len(self.forms) + len(self.made) + len(self.places))
 
     def why_not(self, device, unjudged=False):
@@ -83,11 +89,16 @@ class Kernel:
         addresses += [one.data_ptr() for one in outputs]
         zeroed = ()
         if self.scratch:
-            scratch = empty((self.scratch + APART,), (1,), torch.uint8, device)
-            first = -(-scratch.data_ptr() // APART) * APART
-            addresses += [first + place for place in self.places]
-            if self.zeroed:
-                zeroed = [(first + place, size) for place, size in self.zeroed]
+            zeros = self.code.zeros(device, self.kept) if self.kept else None
+            size, kept = (self.others, zeros - self.others) if zeros else (self.scratch, None)
+            first = 0
+            if size:
+                scratch = empty((size + APART,), (1,), torch.uint8, device)
+                first = -(-scratch.data_ptr() // APART) * APART
+            addresses += [(kept if kept is not None and place >= self.others else first) + place for place in self.places]
+            zeroed = [(first + place, size) for place, size in self.zeroed]
+            if self.kept and not zeros:
+                zeroed.append((first + self.others, self.kept))
         self.code.run(device, addresses, zeroed, look, tensors)
         self.calls += 1
         return outputs[0] if self.single else tuple(outputs)
