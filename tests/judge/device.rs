@@ -2,6 +2,7 @@
 //! the oracle is dear, and the user has a library. All but that is done by the processor.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -248,7 +249,7 @@ struct Paper {
 }
 
 impl Elsewhere for Paper {
-    fn sessions(&self, tasks: &[SessionTask], _: Watch<'_>) -> Result<Vec<Session>, Failure> {
+    fn sessions(&self, tasks: &[SessionTask], _: Option<&Path>, _: Watch<'_>) -> Result<Vec<Session>, Failure> {
         self.asked.borrow_mut().extend_from_slice(tasks);
         let session = |task: &SessionTask| {
             let incumbent = if task.incumbent.is_none() { 3.0 } else { 1.0 };
@@ -261,7 +262,7 @@ impl Elsewhere for Paper {
 
 /// A judge on such a device, and whom it asks for sessions.
 fn judge(knobs: Knobs) -> (Judge<Other>, Rc<Knobs>, Rc<RefCell<Vec<SessionTask>>>) {
-    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let card = DeviceCard {
         backend: "other".into(),
         name: "another device".into(),

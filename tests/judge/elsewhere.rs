@@ -36,7 +36,7 @@ fn session(candidate: &str, number: u32) -> SessionTask {
 fn measure(tasks: &[SessionTask], cancelled: &AtomicBool) -> Result<Vec<warpsmith::harness::Session>, Failure> {
     let (program, mut arguments) = worker();
     arguments.push("--within".to_owned());
-    Workers::new(program, arguments).sessions(tasks, Watch { progress: &|_| {}, cancelled })
+    Workers::new(program, arguments).sessions(tasks, None, Watch { progress: &|_| {}, cancelled })
 }
 
 #[test]
