@@ -1,6 +1,6 @@
 //! `warpsmith export` and `warpsmith recheck`: a run's kernels as a Python package, and that package judged again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
@@ -11,7 +11,7 @@ use crate::backend::{cpu, cuda};
 use crate::device::{Opening, cached_card, cpu_flags, detect_cpu};
 use crate::engine::{RunState, TargetState};
 use crate::evaluation::Evaluation;
-use crate::export::{self, Chosen, Maker, Platform, Receipt, Wanted};
+use crate::export::{self, Chosen, Maker, Plans, Platform, Receipt, Wanted};
 use crate::harness::{EvaluationTask, Progress};
 use crate::history::{Archive, JournalEntry, Order};
 use crate::worker::protocol::Ask;
@@ -54,49 +54,11 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
     let compiled = pytorch::of_run(&state)?;
-    let mut kernels = Vec::new();
-    for target in &state.targets {
-        if let Some(chosen) = chosen(args, &archive, &state, target)? {
-            kernels.push(chosen);
-        }
-    }
-    if kernels.is_empty() {
+    let wanted = Winners { all: args.all, arch: &args.arch, python: &args.python };
+    let Some(plans) = package(&archive, &state, &args.output, &wanted)? else {
         bail!(
             "run {run} has no kernel that is faster than what torch.compile runs there now; --all exports those that are right all the same"
         );
-    }
-    let folder = std::path::absolute(&args.output)?;
-    let wanted = |facts| Wanted {
-        folder: &folder,
-        run: &run,
-        compiled,
-        device_key: &state.device_key,
-        judge: &state.judge,
-        facts,
-        kernels,
-    };
-    let elsewhere = |what: &str| anyhow!("run {run} was on {}, {what}; export it there", state.device);
-    let plans = match device::backend_of(&state.backend)? {
-        BackendName::Cpu if !args.arch.is_empty() => {
-            bail!("--arch is for kernels of GPUs, and run {run} was on {}", state.device)
-        }
-        BackendName::Cpu => {
-            let (cpu, flags) = (detect_cpu(), cpu_flags());
-            if cpu.key != state.device_key {
-                return Err(elsewhere("another processor than this one (or with another number of cores allowed)"));
-            }
-            let compiler = cpu::Compiler::new(&cache_dir())?;
-            export::package(&wanted(&cpu.facts), &Maker::Cpu { compiler: &compiler, flags: &flags })?
-        }
-        BackendName::Cuda => {
-            let card = cached_card(&cache_dir(), &state.device_key);
-            let card = card.ok_or_else(|| elsewhere("a GPU that this machine knows nothing of"))?;
-            let capability = card.facts.get("CC").and_then(|number| u32::try_from(*number).ok());
-            let capability = capability.with_context(|| format!("the capability of {} is not known", card.name))?;
-            let compiler = cuda::Compiler::new(&cache_dir(), cuda::driver_version().ok(), None)?
-                .with_python(args.python.python.clone());
-            export::package(&wanted(&card.facts), &Maker::Cuda { compiler: &compiler, capability, others: &args.arch })?
-        }
     };
     let mut lines =
         vec![format!("wrote {} ({} kernels, version {})", args.output.display(), plans.kernels.len(), plans.version)];
@@ -121,6 +83,74 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Which of a run's kernels go into a package, and for what else they are compiled.
+pub(super) struct Winners<'a> {
+    /// Those that were not measured to be faster than PyTorch too.
+    pub(super) all: bool,
+    /// Other architectures.
+    pub(super) arch: &'a [u32],
+    pub(super) python: &'a PythonArgs,
+}
+
+/// Writes a run's kernels as a package; none where it has none.
+///
+/// # Errors
+/// A run on another device, or on no PyTorch model; what does not compile or cannot be written.
+pub(super) fn package(
+    archive: &Archive,
+    state: &RunState,
+    output: &Path,
+    winners: &Winners<'_>,
+) -> anyhow::Result<Option<Plans>> {
+    let run = &state.run;
+    let compiled = pytorch::of_run(state)?;
+    let mut kernels = Vec::new();
+    for target in &state.targets {
+        if let Some(chosen) = chosen(winners.all, archive, state, target)? {
+            kernels.push(chosen);
+        }
+    }
+    if kernels.is_empty() {
+        return Ok(None);
+    }
+    let folder = std::path::absolute(output)?;
+    let wanted = |facts| Wanted {
+        folder: &folder,
+        run,
+        compiled,
+        device_key: &state.device_key,
+        judge: &state.judge,
+        facts,
+        kernels,
+    };
+    let elsewhere = |what: &str| anyhow!("run {run} was on {}, {what}; export it there", state.device);
+    Ok(Some(match device::backend_of(&state.backend)? {
+        BackendName::Cpu if !winners.arch.is_empty() => {
+            bail!("--arch is for kernels of GPUs, and run {run} was on {}", state.device)
+        }
+        BackendName::Cpu => {
+            let (cpu, flags) = (detect_cpu(), cpu_flags());
+            if cpu.key != state.device_key {
+                return Err(elsewhere("another processor than this one (or with another number of cores allowed)"));
+            }
+            let compiler = cpu::Compiler::new(&cache_dir())?;
+            export::package(&wanted(&cpu.facts), &Maker::Cpu { compiler: &compiler, flags: &flags })?
+        }
+        BackendName::Cuda => {
+            let card = cached_card(&cache_dir(), &state.device_key);
+            let card = card.ok_or_else(|| elsewhere("a GPU that this machine knows nothing of"))?;
+            let capability = card.facts.get("CC").and_then(|number| u32::try_from(*number).ok());
+            let capability = capability.with_context(|| format!("the capability of {} is not known", card.name))?;
+            let compiler = cuda::Compiler::new(&cache_dir(), cuda::driver_version().ok(), None)?
+                .with_python(winners.python.python.clone());
+            export::package(
+                &wanted(&card.facts),
+                &Maker::Cuda { compiler: &compiler, capability, others: winners.arch },
+            )?
+        }
+    }))
+}
+
 /// Why a target that was judged is not in the package.
 fn left_out(target: &TargetState) -> Option<String> {
     target.start_us?;
@@ -130,13 +160,13 @@ fn left_out(target: &TargetState) -> Option<String> {
 
 /// The kernel of a target as it goes into the package, where it does.
 fn chosen<'a>(
-    args: &Args,
+    all: bool,
     archive: &Archive,
     state: &'a RunState,
     target: &TargetState,
 ) -> anyhow::Result<Option<Chosen<'a>>> {
     let judged = target.start_us.is_some();
-    if !judged || !(args.all || target.vs_user() > 1.0) {
+    if !judged || !(all || target.vs_user() > 1.0) {
         return Ok(None);
     }
     let region = pytorch::of_run(state)?.region(&target.op);

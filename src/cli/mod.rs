@@ -48,6 +48,7 @@ mod verify_package;
 mod watch;
 mod watch_screen;
 mod watched;
+mod whole;
 mod worker;
 
 use std::process::ExitCode;

@@ -13,6 +13,7 @@ use super::progress::{Progress, Voice};
 use super::resume;
 use super::rules::RuleArgs;
 use super::session;
+use super::whole;
 use crate::engine::files;
 use crate::engine::stop::Rules;
 use crate::engine::{Parts, Run, RunError, RunState};
@@ -94,8 +95,19 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let begun = state.clone();
     let parts = Parts { workspace: Some(workspace.clone()), pool, make_agent, watcher, cancel };
     let result = Run::new(parts, state, history, pending).go().await;
+    let mut differs = false;
     if let Ok(ended) = &result {
         super::say(&closing(ended));
+        if ended.ended.is_some() {
+            match whole::of_run(&workspace, ended, &args.run.crew.python) {
+                Ok(Some(whole)) => {
+                    differs = !whole.is_right();
+                    super::say(&whole.text());
+                }
+                Ok(None) => {}
+                Err(error) => super::warn(&format!("note: the whole model could not be measured: {error:#}")),
+            }
+        }
     }
     if let Err(error) = &result {
         tracing::error!(%error, "the run cannot go on");
@@ -107,6 +119,9 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         tell(notify, &workspace, begun, &result).await;
     }
     let ended = result?;
+    if differs {
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(if ended.ended.is_some() { ExitCode::SUCCESS } else { ExitCode::from(130) })
 }
 

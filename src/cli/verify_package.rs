@@ -14,8 +14,8 @@ use crate::torch::Python;
 use crate::torch::model::torch_name;
 
 /// Seconds that each way is timed in a session, and inputs on which results are compared.
-const SECONDS: f64 = 1.0;
-const DRAWS: u32 = 3;
+pub(super) const SECONDS: f64 = 1.0;
+pub(super) const DRAWS: u32 = 3;
 
 /// What was asked on the command line.
 pub(super) struct Wanted<'a> {

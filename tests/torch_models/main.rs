@@ -137,6 +137,11 @@ fn a_model_goes_from_its_profile_to_a_package_that_torch_compile_uses() {
     let only = names.values().cloned().collect::<Vec<_>>().join(",");
     let run =
         place.said(&["run", "model", "--kernels", "kernels-of-mine", "--only", &only, "--seed", "7", "--budget", "5m"]);
+    // What was kept is measured in the whole.
+    assert!(!run.contains("OUTPUTS DIFFER") && !run.contains("could not be measured"), "{run}");
+    if run.contains("keep    ") {
+        assert!(run.contains("verifying the whole model") && run.contains("patched and compiled"), "{run}");
+    }
     // The file that a target starts from is its baseline, or its first keep where it beats PyTorch: which, is the machine's.
     for name in names.values() {
         let started = ["base    ", "keep    "].iter().any(|row| run.contains(&format!("{row}{name}")));

@@ -1,0 +1,123 @@
+//! A PyTorch model at the end of a run: with what was kept, and without. Each kernel was judged by itself; what it gives in its place only
+//! the whole can say.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use super::export::{Winners, package};
+use super::options::PythonArgs;
+use super::verify_package::{DRAWS, SECONDS};
+use super::{problem::told, pytorch};
+use crate::engine::RunState;
+use crate::export::{self, Asked, Verified};
+use crate::history::Archive;
+use crate::torch::Python;
+use crate::workspace::{PRIVATE_FOLDER, Workspace};
+
+/// How often either side is compiled and timed anew: enough to see whether it is faster, `verify` says how sure that is.
+const SESSIONS: u32 = 2;
+
+/// What was seen of the whole.
+pub(super) struct Whole {
+    verified: Verified,
+    package: PathBuf,
+    model: PathBuf,
+}
+
+/// Tries what a run kept in its model, as a package in the run's folder, in a fresh process; none where it kept nothing, or is on no PyTorch model.
+///
+/// # Errors
+/// A package that cannot be written, a Python without PyTorch, a model that fails.
+pub(super) fn of_run(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow::Result<Option<Whole>> {
+    let Some(compiled) = state.workload.compiled() else { return Ok(None) };
+    let archive = Archive::open(workspace)?;
+    // A name that Python can import.
+    let folder = workspace.root().join(PRIVATE_FOLDER).join(&state.run).join("package");
+    let output = folder.join(format!("run_{}", state.run));
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    let winners = Winners { all: false, arch: &[], python };
+    let Some(plans) = package(&archive, state, &output, &winners)? else { return Ok(None) };
+    let model = workspace.root().join(&state.model);
+    let model = model.canonicalize().with_context(|| model.display().to_string())?;
+    super::say("verifying the whole model, before and after");
+    let asked = Asked {
+        package: &output,
+        folder: &model,
+        load: compiled.load.as_deref(),
+        device: plans.platform.torch_device(),
+        dtype: compiled.dtype.as_deref(),
+        seed: crate::rng::secret_seed() % (1 << 31),
+        draws: DRAWS,
+        sessions: SESSIONS,
+        seconds: SECONDS,
+        threads: pytorch::threads(),
+        max_autotune: false,
+        alone: None,
+    };
+    let python = Python::chosen(python.python.as_deref());
+    let verified = export::verify(&python, &asked, &mut |_| {}).map_err(told)?;
+    Ok(Some(Whole { verified, package: output, model }))
+}
+
+impl Whole {
+    /// Whether results are what they were.
+    pub(super) fn is_right(&self) -> bool {
+        self.verified.wrong().is_empty()
+    }
+
+    /// What was seen, and what to do where it is not what was hoped for.
+    pub(super) fn text(&self) -> String {
+        let mut text = self.verified.text();
+        let gain = self.verified.replayed_gain().or_else(|| self.verified.gain());
+        let culprit = format!(
+            "warpsmith verify {} --model {} --diagnose    names the kernel",
+            self.package.display(),
+            self.model.display()
+        );
+        if !self.is_right() {
+            text += &format!("\nOUTPUTS DIFFER with what was kept: {culprit}");
+        } else if gain.is_some_and(|(ratio, _, _)| ratio < 1.0) {
+            text += &format!(
+                "\nthe model is NOT faster with what was kept, though each kernel is by itself: {culprit} that costs more than it gains"
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn whole(compiled_us: f64, ours_us: f64, wrong: Option<&str>) -> Whole {
+        let verified = serde_json::json!({
+            "reference": "double precision", "kernels": 1, "unusable": {}, "torch": "2.11", "threads": 2, "notes": [],
+            "outputs": [{"way": "patched and compiled", "output": 0, "error": 1e-7, "limit": 1e-6, "wrong": wrong}],
+            "nan": [], "called": {"patched and compiled": {"a": 3}, "patched": {"a": 1}}, "second_shape": null,
+            // Without CUDA graphs the host's time is in both.
+            "us": {
+                "compiled": [500.0], "patched and compiled": [400.0],
+                "compiled, replayed": [compiled_us], "patched and compiled, replayed": [ours_us],
+            },
+        });
+        let verified = serde_json::from_value(verified).unwrap();
+        Whole { verified, package: "package/run_1".into(), model: "model".into() }
+    }
+
+    #[test]
+    fn what_is_wrong_or_slower_is_said_with_the_command_that_names_the_kernel() {
+        let faster = whole(100.0, 90.0, None);
+        assert!(faster.is_right() && !faster.text().contains("--diagnose"), "{}", faster.text());
+        let slower = whole(100.0, 102.0, None);
+        assert!(slower.is_right() && slower.text().contains("NOT faster"), "{}", slower.text());
+        let wrong = whole(100.0, 90.0, Some("off by 1"));
+        assert!(!wrong.is_right());
+        for part in ["OUTPUTS DIFFER", "warpsmith verify package/run_1 --model model --diagnose"] {
+            assert!(wrong.text().contains(part), "{}", wrong.text());
+        }
+    }
+}
