@@ -110,6 +110,86 @@ for title, name, capability in [('judged', 'NVIDIA H200', (9, 0)), ('sibling', '
 print(json.dumps(dict(seen=seen, unusable=my_kernels.status()['unusable'])))
 ";
 
+const STARTED: &str = "
+import ctypes, json, sys, torch
+sys.path.insert(0, '.')
+capturing = False
+torch._C._cuda_getDevice = lambda: 0
+torch._C._cuda_isCurrentStreamCapturing = lambda: capturing
+torch._C._cuda_getCurrentRawStream = lambda index: 7
+import my_kernels
+from my_kernels._variant import cuda, operators
+
+class Driver:
+    started, allocated = [], 0
+
+    def cuLaunchKernelEx(self, config, function, pointers, extra):
+        pointers = (ctypes.c_void_p * 5).from_address(pointers)
+        read = lambda at, kind: kind.from_address(pointers[at]).value
+        kinds = [ctypes.c_uint64] * 3 + [ctypes.c_int64, ctypes.c_float]
+        self.started.append([read(at, kind) for at, kind in enumerate(kinds)] + [cuda.Config.from_address(config).stream])
+        return 0
+
+    def cuTensorMapEncodeTiled(self, at, element, rank, address, *rest):
+        assert at % 64 == 0
+        ctypes.c_uint64.from_address(at).value = address
+        return 0
+
+    def cuMemAlloc_v2(self, at, size):
+        at._obj.value = self.allocated = 1 << 30
+        return 0
+
+    cuModuleGetFunction = cuMemsetD8_v2 = lambda self, *all: 0
+    cuCtxSynchronize = lambda self: 0
+
+cuda._driver = Driver()
+map = lambda buffer: {'map': {'buffer': buffer, 'element': 9, 'dims': [8], 'strides': [], 'extent': [8], 'steps': [1], 'swizzle': 0}}
+plan = {'function': 'f', 'shared': 0, 'cluster': None, 'cooperative': False, 'pdl': False, 'grid': [1, 1, 1], 'block': [1, 1, 1],
+        'args': [{'buffer': 1}, map(0), map(2), {'long': -5}, {'float': 0.5}]}
+launch = cuda.Launch(plan, None)
+# As where more places have been seen than are kept.
+for cuda.MOST_MAPS in (4096, 0):
+    for first in (1 << 20, 2 << 20, 1 << 20):
+        launch([first, first + 256, first + 512], first)
+started = list(cuda._driver.started)
+code = next(iter(operators.LOADED.values())).code
+class Device:
+    index = 0
+streams = [code.zeros(Device, 256) for _ in range(2)]
+capturing = True
+captured = [code.zeros(Device, 256) for _ in range(2)]
+code.slots[0].free = iter(())
+print(json.dumps(dict(started=started, streams=streams, captured=captured, none=code.zeros(Device, 256))))
+";
+
+/// What a program says that imports the package, as JSON; none where there is no PyTorch.
+fn python(place: &Path, program: &str) -> Option<Value> {
+    let Some(python) = std::env::var_os(PYTHON) else {
+        println!("skipped: ${PYTHON} names no Python");
+        return None;
+    };
+    let output = Command::new(python).current_dir(place).args(["-c", program]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("No module named 'torch'") {
+        println!("skipped: no PyTorch");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// A launch is given addresses, maps and numbers as they are now; zeros that a kernel keeps are one place for a stream, another for each
+/// call in a graph, and none where there are none left.
+fn launches_are_told_what_is_theirs(place: &Path) {
+    let Some(seen) = python(place, STARTED) else { return };
+    let one = |first: u64| json!([first + 256, first, first + 512, -5, 0.5, first]);
+    let (near, far) = (one(1 << 20), one(2 << 20));
+    assert_eq!(seen["started"], json!([near, far, near, near, far, near]), "{seen}");
+    let zeros: u64 = 1 << 30;
+    assert_eq!(seen["streams"], json!([zeros, zeros]));
+    assert_eq!((&seen["captured"], &seen["none"]), (&json!([zeros + 256, zeros + 512]), &Value::Null));
+}
+
 #[test]
 fn a_package_has_cubins_for_other_architectures_which_are_used_only_when_asked_for() {
     let toolkit = match Search::of_this_machine().find(None) {
@@ -142,14 +222,8 @@ fn a_package_has_cubins_for_other_architectures_which_are_used_only_when_asked_f
     assert!(receipts[2].unjudged.is_empty() && export::altered(&folder, &plans.kernels[0], &receipts[0]).is_empty());
     assert!(std::fs::read_to_string(folder.join("CARD.md")).unwrap().contains("Nobody has judged these"));
 
-    let Some(python) = std::env::var_os(PYTHON) else { return println!("skipped: ${PYTHON} names no Python") };
-    let output = Command::new(python).current_dir(place.path()).args(["-c", PRETEND]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("No module named 'torch'") {
-        return println!("skipped: no PyTorch");
-    }
-    assert!(output.status.success(), "{said}");
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let Some(answer) = python(place.path(), PRETEND) else { return };
+    launches_are_told_what_is_theirs(place.path());
     let of = |device: &str, kernel: &str| answer["seen"][device][kernel].clone();
     assert_eq!(answer["unusable"], json!({}));
     for kernel in ["everywhere", "hopper", "persistent"] {

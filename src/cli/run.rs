@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::anyhow;
+
 use super::agent::{self, AgentArgs};
 use super::begin::{self, Ready, RunArgs, Wanted};
 use super::diary;
@@ -93,13 +95,19 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     };
     let watcher = Box::new(Progress::new(voice));
     let begun = state.clone();
+    let stop = cancel.clone();
     let parts = Parts { workspace: Some(workspace.clone()), pool, make_agent, watcher, cancel };
     let result = Run::new(parts, state, history, pending).go().await;
     let mut differs = false;
     if let Ok(ended) = &result {
         super::say(&closing(ended));
         if ended.ended.is_some() {
-            match whole::of_run(&workspace, ended, &args.run.crew.python) {
+            let measured = whole::of_run(workspace.clone(), ended.clone(), args.run.crew.python.clone());
+            let seen = tokio::select! {
+                seen = measured => seen,
+                () = stop.cancelled() => Err(anyhow!("interrupted")),
+            };
+            match seen {
                 Ok(Some(whole)) => {
                     differs = !whole.is_right();
                     super::say(&whole.text());

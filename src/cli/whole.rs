@@ -2,6 +2,7 @@
 //! the whole can say.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -13,7 +14,7 @@ use crate::engine::RunState;
 use crate::export::{self, Asked, Verified};
 use crate::history::Archive;
 use crate::torch::Python;
-use crate::workspace::{PRIVATE_FOLDER, Workspace};
+use crate::workspace::{DeviceLock, PRIVATE_FOLDER, Workspace, cache_dir};
 
 /// How often either side is compiled and timed anew: enough to see whether it is faster, `verify` says how sure that is.
 const SESSIONS: u32 = 2;
@@ -29,7 +30,18 @@ pub(super) struct Whole {
 ///
 /// # Errors
 /// A package that cannot be written, a Python without PyTorch, a model that fails.
-pub(super) fn of_run(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow::Result<Option<Whole>> {
+pub(super) async fn of_run(
+    workspace: Arc<Workspace>,
+    state: RunState,
+    python: PythonArgs,
+) -> anyhow::Result<Option<Whole>> {
+    let (seen, heard) = tokio::sync::oneshot::channel();
+    // Nobody waits for this thread where the user has enough.
+    std::thread::spawn(move || drop(seen.send(tried(&workspace, &state, &python))));
+    heard.await?
+}
+
+fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow::Result<Option<Whole>> {
     let Some(compiled) = state.workload.compiled() else { return Ok(None) };
     let archive = Archive::open(workspace)?;
     // A name that Python can import.
@@ -43,6 +55,8 @@ pub(super) fn of_run(workspace: &Workspace, state: &RunState, python: &PythonArg
     let model = workspace.root().join(&state.model);
     let model = model.canonicalize().with_context(|| model.display().to_string())?;
     super::say("verifying the whole model, before and after");
+    // While another run is timing, both would be spoiled.
+    let lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
     let asked = Asked {
         package: &output,
         folder: &model,
@@ -59,6 +73,7 @@ pub(super) fn of_run(workspace: &Workspace, state: &RunState, python: &PythonArg
     };
     let python = Python::chosen(python.python.as_deref());
     let verified = export::verify(&python, &asked, &mut |_| {}).map_err(told)?;
+    drop(lock);
     Ok(Some(Whole { verified, package: output, model }))
 }
 
@@ -79,7 +94,7 @@ impl Whole {
         );
         if !self.is_right() {
             text += &format!("\nOUTPUTS DIFFER with what was kept: {culprit}");
-        } else if gain.is_some_and(|(ratio, _, _)| ratio < 1.0) {
+        } else if gain.is_some_and(|(_, _, most)| most < 1.0) {
             text += &format!(
                 "\nthe model is NOT faster with what was kept, though each kernel is by itself: {culprit} that costs more than it gains"
             );

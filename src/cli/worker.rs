@@ -36,7 +36,7 @@ pub(super) struct Args {
     at_once: bool,
     /// Where whoever starts it lets it ask the PyTorch that it has already
     #[arg(long, hide = true)]
-    torch_at: Option<PathBuf>,
+    torch_at: Option<String>,
 }
 
 impl Args {

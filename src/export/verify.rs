@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Diagnosis;
+use crate::stats::median;
 use crate::torch::model::{LOAD, ask};
 use crate::torch::{Python, TorchError};
 
@@ -185,7 +186,7 @@ impl Verified {
         let (before, after) = (self.us.get(before)?, self.us.get(after)?);
         let mut ratios: Vec<f64> = before.iter().zip(after).map(|(before, after)| before / after).collect();
         ratios.sort_by(f64::total_cmp);
-        Some((*ratios.get(ratios.len() / 2)?, *ratios.first()?, *ratios.last()?))
+        Some((median(&ratios)?, *ratios.first()?, *ratios.last()?))
     }
 
     /// In lines.

@@ -2,7 +2,6 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -244,8 +243,8 @@ impl<B: Backend> Bench<'_, B> {
     }
 
     /// Where other processes of this program find that PyTorch.
-    pub(super) fn torch_door(&self) -> Option<PathBuf> {
-        self.torch().and_then(torch::Oracle::door)
+    pub(super) fn torch_door(&self) -> Option<String> {
+        self.elsewhere.and(self.torch()).and_then(torch::Oracle::door)
     }
 
     /// How long one launch of `case` may take before it counts as hanging.

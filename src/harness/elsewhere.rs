@@ -1,7 +1,5 @@
 //! Timing sessions in processes of their own, where a kernel does not get one by itself.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Instrument;
@@ -51,10 +49,10 @@ pub trait Elsewhere {
     ///
     /// # Errors
     /// The first session that fails, whoever is at fault.
-    fn sessions(&self, tasks: &[SessionTask], door: Option<&Path>, watch: Watch<'_>) -> Result<Vec<Session>, Failure>;
+    fn sessions(&self, tasks: &[SessionTask], door: Option<&str>, watch: Watch<'_>) -> Result<Vec<Session>, Failure>;
 
     /// Tools that can watch such a process while it is asked for stage 1 of the task's candidate.
-    fn instruments(&self, _task: &EvaluationTask, _door: Option<&Path>) -> Vec<Instrument> {
+    fn instruments(&self, _task: &EvaluationTask, _door: Option<&str>) -> Vec<Instrument> {
         Vec::new()
     }
 }

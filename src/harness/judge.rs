@@ -1,7 +1,6 @@
 //! One candidate from source text to verdict.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,7 +41,7 @@ impl<B: Backend> Judge<B> {
     /// The same, asking the PyTorch of this Python where an operation's oracle is written in it; it is started when it is needed,
     /// or asked at the `door` of a judge that has it.
     #[must_use]
-    pub fn with_python(mut self, python: Python, door: Option<PathBuf>) -> Self {
+    pub fn with_python(mut self, python: Python, door: Option<String>) -> Self {
         self.torch = Arc::new(Service::new(python).on(self.backend.device_name()).sharing(door));
         self
     }

@@ -1,52 +1,76 @@
-//! A door to PyTorch's process for other processes of this program. Importing PyTorch and its compilers takes ten seconds on some
+//! A door to PyTorch's process for the processes that this one starts. Importing PyTorch and its compilers takes ten seconds on some
 //! machines; a session that takes one shall not wait for that, nor shall the three that follow it.
 
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Weak};
 
-use tempfile::TempDir;
+use rustix::net::sockopt::socket_peercred;
 
 use super::service::Service;
 
-/// A socket in a folder that only this user may enter. Whoever connects is handed on to the process.
+/// A socket with a name and no file, which goes with the process. Whoever connects and was started by this process is handed on to PyTorch's.
 #[derive(Debug)]
 pub(super) struct Door {
-    path: PathBuf,
-    _folder: TempDir,
+    name: String,
 }
 
 impl Door {
     /// Opens it, for as long as it is held.
     pub(super) fn open(service: &Arc<Service>) -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("warpsmith-torch").tempdir()?;
-        let path = folder.path().join("door");
-        let listener = UnixListener::bind(&path)?;
+        let name = format!("warpsmith-torch-{}-{:016x}", std::process::id(), crate::rng::secret_seed());
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         let service = Arc::downgrade(service);
         std::thread::Builder::new().name("torch-door".into()).spawn(move || hand_on(&listener, &service))?;
-        Ok(Self { path, _folder: folder })
+        Ok(Self { name })
     }
 
-    /// Where it is.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// What it is called.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
         // The thread wakes and finds that nobody has the service any more.
-        drop(UnixStream::connect(&self.path));
+        drop(enter(&self.name));
     }
+}
+
+/// A line to the process behind the door of that name.
+pub(super) fn enter(name: &str) -> io::Result<UnixStream> {
+    UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
 fn hand_on(listener: &UnixListener, service: &Weak<Service>) {
     for line in listener.incoming() {
         let (Some(service), Ok(line)) = (service.upgrade(), line) else { return };
-        // Whoever connected finds the line closed.
+        // Whoever is not let in, or cannot be, finds the line closed.
+        if !is_ours(&line) {
+            tracing::warn!("somebody else asked for PyTorch's process");
+            continue;
+        }
         if let Err(error) = service.join(&line) {
             tracing::warn!(%error, "PyTorch's process cannot be shared");
         }
     }
+}
+
+/// Whether whoever is at the other end descends from this process: an agent's program, say, does not descend from the judge's.
+fn is_ours(line: &UnixStream) -> bool {
+    let mut process = socket_peercred(line).ok().map(|peer| peer.pid.as_raw_nonzero().get());
+    while let Some(id) = process.filter(|id| *id > 1) {
+        if u32::try_from(id) == Ok(std::process::id()) {
+            return true;
+        }
+        process = parent_of(id);
+    }
+    false
+}
+
+fn parent_of(process: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }

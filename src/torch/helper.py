@@ -191,7 +191,8 @@ class Judge:
 
     def __init__(self):
         self.units = {}
-        self.watched = {}
+        self.watched = set()
+        self.noticed = set()
         self.right = None
         self.ways = {}
         self.sweep = None
@@ -224,7 +225,7 @@ class Judge:
         unit_, numbers, outputs = self.units[request["id"]], dict(request["numbers"]), request["outputs"]
         right = self.in_double(request, tensors)
         answer = {"undefined": any(bool(torch.isnan(part).any()) for one in right for part in one.split(AT_ONCE)), "finite": all(all_finite(one) for _, one in tensors)}
-        answer["masked"] = "masked" in self.watched[request["id"]]
+        answer["masked"] = "masked" in self.noticed
         if request["split"]:
             split = [(name, in_two_parts(one)) for name, one in tensors]
             split = checked(call(unit_, split, numbers), outputs, unit_.file)
@@ -246,13 +247,14 @@ class Judge:
     def in_double(self, request, tensors):
         unit_, numbers = self.units[request["id"]], dict(request["numbers"])
         exact = [(name, wide(one)) for name, one in tensors]
-        if request["id"] in self.watched:
-            right = call(unit_, exact, numbers)
-        else:
-            found = set()
-            with watching(unit_.file), noticing(found):
+        self.noticed = set()
+        with noticing(self.noticed):
+            if request["id"] in self.watched:
                 right = call(unit_, exact, numbers)
-            self.watched[request["id"]] = found
+            else:
+                with watching(unit_.file):
+                    right = call(unit_, exact, numbers)
+                self.watched.add(request["id"])
         return checked(right, request["outputs"], unit_.file)
 
     def compare(self, request, files):
@@ -329,9 +331,12 @@ class Judge:
     def draw(self, request, files):
         """Writes what the problem's file draws from a seed."""
         unit_ = self.units[request["id"]]
-        if not isinstance(unit_, Problem):
+        if unit_.get_inputs is None:
             raise Refused("raised", f"{unit_.file}: it has no `Model` and `get_inputs`, by which its inputs are to be drawn")
-        drawn = unit_.draw(request["seed"] % (1 << 63))
+        drawn = drawn_by(unit_.get_inputs, request["seed"] % (1 << 63))
+        if isinstance(unit_, Problem):
+            unit_.check(drawn)
+        drawn = [one for one in drawn if isinstance(one, torch.Tensor)]
         with Region(request["memory"], files, to_write=True) as region:
             for one, place in zip(drawn, request["places"]):
                 if place is None:
@@ -436,7 +441,7 @@ def serve():
         for one in select.select(list(judges), [], [])[0]:
             try:
                 answer_to(one, judges, hello)
-            except (EOFError, OSError):
+            except (EOFError, OSError, ValueError):
                 if one is channel:
                     os._exit(0)
                 del judges[one]

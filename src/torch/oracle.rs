@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -87,7 +86,7 @@ impl Oracle {
 
     /// Where other processes of this program find the PyTorch that it asks.
     #[must_use]
-    pub fn door(&self) -> Option<PathBuf> {
+    pub fn door(&self) -> Option<String> {
         self.service.door()
     }
 
@@ -310,7 +309,7 @@ impl Oracle {
                 yard.split[index] = split.map(|split| yard.split[index].map_or(split, |known| known.worst(split)));
                 yard.useless = yard.useless.take().or_else(|| form.useless(&measured));
             }
-            yard.useless = yard.useless.take().or_else(|| answer.tells_nothing().map(str::to_owned));
+            yard.useless = yard.useless.take().or_else(|| answer.tells_nothing(ordinary).map(str::to_owned));
             if yard.useless.is_some() {
                 break;
             }

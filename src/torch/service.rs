@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use super::TorchError;
-use super::door::Door;
+use super::door::{Door, enter};
 use super::process::{Process, Silence};
 use super::wire::{Ask, Described, Hello, Setup};
 use crate::backend::cpu::available_memory;
@@ -88,7 +88,7 @@ pub struct Service {
     gpu: Option<String>,
     process: Mutex<Option<Process>>,
     /// Where another process of this program lets it into its own, if one does.
-    shared: Option<PathBuf>,
+    shared: Option<String>,
     /// Where it lets others in.
     door: Mutex<Option<Door>>,
 }
@@ -125,12 +125,12 @@ impl Service {
 
     /// The same in the process of whoever has its [`door`](Self::door) there; in one of its own where that is closed.
     #[must_use]
-    pub fn sharing(self, door: Option<PathBuf>) -> Self {
+    pub fn sharing(self, door: Option<String>) -> Self {
         Self { shared: door, ..self }
     }
 
     /// Where other processes of this program can ask its process; none where there can be no such place.
-    pub fn door(self: &Arc<Self>) -> Option<PathBuf> {
+    pub fn door(self: &Arc<Self>) -> Option<String> {
         let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         if door.is_none() {
             match Door::open(self) {
@@ -138,7 +138,7 @@ impl Service {
                 Err(error) => tracing::warn!(%error, "PyTorch's process cannot be shared"),
             }
         }
-        door.as_ref().map(|door| door.path().to_owned())
+        door.as_ref().map(|door| door.name().to_owned())
     }
 
     /// Has the process answer on this line as well, where nothing is known of what is asked here.
@@ -242,8 +242,11 @@ impl Service {
     }
 
     fn start(&self) -> Result<Process, TorchError> {
-        if let Some(line) = self.shared.as_ref().and_then(|door| UnixStream::connect(door).ok()) {
-            return Ok(Process::joined(line));
+        if let Some(mut process) = self.shared.as_ref().and_then(|door| enter(door).ok()).map(Process::joined) {
+            match process.hello(&self.python.program) {
+                Ok(_) => return Ok(process),
+                Err(error) => tracing::warn!(%error, "PyTorch's process is not shared"),
+            }
         }
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = available_memory().unwrap_or(MEMORY) / 4 * 3;

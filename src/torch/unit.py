@@ -6,6 +6,8 @@ class Function:
 
     def __init__(self, module, file):
         self.run, self.file = module.reference, file
+        # A region's file draws its inputs as well.
+        self.get_inputs = getattr(module, "get_inputs", None)
         parameters = inspect.signature(self.run).parameters.values()
         self.all = any(one.kind is one.VAR_KEYWORD for one in parameters)
         self.names = [one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
@@ -31,11 +33,23 @@ class Function:
         return [on(tensors) for tensors in copies]
 
 
+def drawn_by(get_inputs, seed):
+    """What the file draws: the same for the same seed."""
+    import random
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % (1 << 32))
+    with torch.no_grad(), torch.device(DEVICE) if DEVICE != "cpu" else contextlib.nullcontext():
+        return list(get_inputs())
+
+
 def forms_of(get_inputs):
     """What a file draws, without its values."""
     try:
         with torch.device("meta"):
-            return list(get_inputs())
+            return [one.to("meta") if isinstance(one, torch.Tensor) else one for one in get_inputs()]
     except Exception:
         # It looks at what it draws; importing this takes five seconds on some machines.
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -55,20 +69,11 @@ class Problem:
         self.get_inputs = module.get_inputs
         self.pattern = forms_of(module.get_inputs)
 
-    def draw(self, seed):
-        """Tensors as the file draws them: the same for the same seed."""
-        import random
-
-        random.seed(seed)
-        torch.manual_seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % (1 << 32))
-        with torch.no_grad(), torch.device(DEVICE) if DEVICE != "cpu" else contextlib.nullcontext():
-            drawn = list(self.get_inputs())
+    def check(self, drawn):
+        """That it is what was drawn before, but for the values."""
         forms = [one.shape if isinstance(one, torch.Tensor) else None for one in drawn]
         if forms != [one.shape if isinstance(one, torch.Tensor) else None for one in self.pattern]:
             raise Refused("shape", f"{self.file}: get_inputs() draws other shapes each time")
-        return [one for one in drawn if isinstance(one, torch.Tensor)]
 
     def place(self, tensors, numbers):
         """The arguments of a call, and the state, from what the judge has."""
@@ -114,11 +119,10 @@ def state_of(model):
 def unit(source, file):
     """The function or problem of a text."""
     module = module_of(source, file)
-    # Of both, as a region's file has them, the one that also draws inputs.
-    if hasattr(module, "Model") and hasattr(module, "get_inputs"):
-        return Problem(module, file)
     if hasattr(module, "reference"):
         return Function(module, file)
+    if hasattr(module, "Model") and hasattr(module, "get_inputs"):
+        return Problem(module, file)
     raise Refused("raised", f"{file}: it defines neither `reference` nor `Model` with `get_inputs`")
 
 

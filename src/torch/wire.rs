@@ -233,13 +233,14 @@ pub(super) struct Evaluated {
 }
 
 impl Evaluated {
-    /// Why these inputs tell nothing of a kernel.
-    pub(super) fn tells_nothing(&self) -> Option<&'static str> {
+    /// Why these inputs tell nothing of a kernel; those that are no more than `ordinary` tell something also where they are not finite, as a
+    /// mask of infinities is not.
+    pub(super) fn tells_nothing(&self, ordinary: bool) -> Option<&'static str> {
         // A NaN that no input holds: the function is not defined there.
         if self.finite && self.undefined {
             return Some("it is not defined there: the result is NaN in double precision");
         }
-        (self.masked && !self.finite)
+        (self.masked && !self.finite && !ordinary)
             .then_some("what is not finite behind attention's mask is NaN or nothing, by PyTorch's choice of algorithm")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -48,8 +48,8 @@ impl Workers {
     }
 
     /// What a worker is started with that asks PyTorch at `door`.
-    fn arguments_at(&self, door: Option<&Path>) -> Vec<String> {
-        let door = door.map(|door| format!("--torch-at={}", door.display()));
+    fn arguments_at(&self, door: Option<&str>) -> Vec<String> {
+        let door = door.map(|door| format!("--torch-at={door}"));
         self.arguments.iter().cloned().chain(door).collect()
     }
 
@@ -61,7 +61,7 @@ impl Workers {
 }
 
 impl Elsewhere for Workers {
-    fn sessions(&self, tasks: &[SessionTask], door: Option<&Path>, watch: Watch<'_>) -> Result<Vec<Session>, Failure> {
+    fn sessions(&self, tasks: &[SessionTask], door: Option<&str>, watch: Watch<'_>) -> Result<Vec<Session>, Failure> {
         let mut sessions = Vec::with_capacity(tasks.len());
         for tasks in tasks.chunks(TOGETHER) {
             let workers = tasks.iter().map(|_| Worker::start(self, door)).collect::<Result<Vec<_>, _>>()?;
@@ -75,7 +75,7 @@ impl Elsewhere for Workers {
         Ok(sessions)
     }
 
-    fn instruments(&self, task: &EvaluationTask, door: Option<&Path>) -> Vec<Instrument> {
+    fn instruments(&self, task: &EvaluationTask, door: Option<&str>) -> Vec<Instrument> {
         let request = Request { id: 1, ask: Ask::Smoke(Box::new(task.clone())) };
         let request = serde_json::to_string(&request).map_err(|error| error.to_string());
         let look = |tool: Tool| -> Result<Look, String> {
@@ -111,7 +111,7 @@ fn machine(what: impl std::fmt::Display) -> JudgeError {
 }
 
 impl Worker {
-    fn start(workers: &Workers, door: Option<&Path>) -> Result<Self, JudgeError> {
+    fn start(workers: &Workers, door: Option<&str>) -> Result<Self, JudgeError> {
         let mut child = Command::new(&workers.program)
             .args(workers.arguments_at(door))
             .stdin(Stdio::piped())

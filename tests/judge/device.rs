@@ -249,7 +249,7 @@ struct Paper {
 }
 
 impl Elsewhere for Paper {
-    fn sessions(&self, tasks: &[SessionTask], _: Option<&Path>, _: Watch<'_>) -> Result<Vec<Session>, Failure> {
+    fn sessions(&self, tasks: &[SessionTask], _: Option<&str>, _: Watch<'_>) -> Result<Vec<Session>, Failure> {
         self.asked.borrow_mut().extend_from_slice(tasks);
         let session = |task: &SessionTask| {
             let incumbent = if task.incumbent.is_none() { 3.0 } else { 1.0 };

@@ -56,6 +56,8 @@ def driver():
             raise Unusable(f"there is no NVIDIA driver: {error}") from None
         library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
         library.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
+        library.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        library.cuMemsetD8_v2.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t]
         library.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         library.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
         library.cuFuncSetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
@@ -150,14 +152,19 @@ class Code:
     def zeros(self, device, size):
         """The address of zeros that the kernel leaves as zeros, for the current stream, or for one call in a graph; none where there are none
         left, and some are to be cleared."""
-        index, capturing = device.index, torch._C._cuda_isCurrentStreamCapturing()
+        index = device.index
+        if index != torch._C._cuda_getDevice():
+            return None
+        capturing = torch._C._cuda_isCurrentStreamCapturing()
         slots = self.slots.get(index)
         if slots is None:
             if capturing:
                 # Clearing them would be a part of the graph.
                 return None
             with self.lock:
-                slots = self.slots.setdefault(index, Slots(device, size))
+                if index not in self.slots:
+                    self.slots[index] = Slots(size)
+                slots = self.slots[index]
         if capturing:
             # Graphs run on any stream, and beside each other.
             return slots.take()
@@ -181,8 +188,14 @@ class Code:
         for address, size in zeroed:
             if result := driver().cuMemsetD8Async(address, 0, size, stream):
                 check(result, f"clearing scratch of {self.name}")
-        for launch in launches:
-            launch(addresses, stream)
+        try:
+            for launch in launches:
+                launch(addresses, stream)
+        except RuntimeError:
+            # What the last launch would have left as zeros.
+            if index in self.slots:
+                self.slots[index].of_stream.pop(stream, None)
+            raise
 
     def prepare(self, device, addresses):
         with self.lock:
@@ -195,14 +208,16 @@ class Code:
 
 
 class Slots:
-    """Zeros on a device, for so many calls at a time."""
+    """Zeros on the current device, for so many calls at a time. Not PyTorch's memory: what it allocates while a model of mode="reduce-overhead"
+    warms up belongs to the graphs' pool, and it looks for whatever is left there. They stay as long as the process."""
 
-    def __init__(self, device, size):
-        count = max(1, min(MOST_SLOTS, SLOTS_BYTES // size))
-        self.memory = torch.zeros(count * size, dtype=torch.uint8, device=device)
+    def __init__(self, size):
+        count, at = max(1, min(MOST_SLOTS, SLOTS_BYTES // size)), ctypes.c_uint64()
+        check(driver().cuMemAlloc_v2(ctypes.byref(at), count * size), "allocating zeros")
+        check(driver().cuMemsetD8_v2(at, 0, count * size), "clearing them")
         # Whatever stream they are used on.
-        torch.cuda.synchronize(device)
-        self.free, self.of_stream = iter(range(self.memory.data_ptr(), self.memory.data_ptr() + count * size, size)), {}
+        check(driver().cuCtxSynchronize(), "clearing them")
+        self.free, self.of_stream = iter(range(at.value, at.value + count * size, size)), {}
 
     def take(self):
         return next(self.free, None)
@@ -252,7 +267,8 @@ class Launch:
             map = encoded.get(addresses[buffer])
             if map is None:
                 map = encode(form, encoded, addresses[buffer])
-            pointers[at] = map[0]
+            # Held as long as it is pointed to, where there are too many to be kept.
+            pointers[at], block.maps[at] = map[0], map
         block.config.stream = stream
         result = self.start(block.config_at, self.function, block.pointers_at, None)
         self.blocks.append(block)
@@ -265,7 +281,7 @@ class Block:
 
     def __init__(self, launch):
         plan, count = launch.plan, max(len(launch.plan["args"]), 1)
-        self.values = (ctypes.c_uint64 * count)()
+        self.values, self.maps = (ctypes.c_uint64 * count)(), {}
         at = ctypes.addressof(self.values)
         for place, kind, value in launch.values:
             kind = ctypes.c_int64 if kind == "long" else ctypes.c_float
