@@ -34,6 +34,19 @@ fn operation(name: &str) -> Operation {
     Operation::load(&|path: &str| std::fs::read_to_string(root().join(path)).ok(), name).unwrap()
 }
 
+/// NVRTC; none where this machine has none, which is said.
+fn compiler(cache: &Path) -> Option<Compiler> {
+    let toolkit = match Search::of_this_machine().find(None) {
+        Ok(toolkit) => toolkit,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+    };
+    let executable = PathBuf::from(env!("CARGO_BIN_EXE_warpsmith"));
+    Some(Compiler::with(toolkit, cache, Some(executable)).unwrap())
+}
+
 fn facts((cc, sms, shared): (u32, i64, i64)) -> Facts {
     [("SMS", sms), ("SMEM_MAX", shared), ("CC", i64::from(cc)), ("L2", 40 << 20)]
         .map(|(name, value)| (name.to_owned(), value))
@@ -42,13 +55,8 @@ fn facts((cc, sms, shared): (u32, i64, i64)) -> Facts {
 
 #[test]
 fn starters_and_examples_compile_for_three_generations_in_every_dtype() {
-    let toolkit = match Search::of_this_machine().find(None) {
-        Ok(toolkit) => toolkit,
-        Err(why) => return eprintln!("skipped: {why}"),
-    };
     let cache = tempfile::tempdir().unwrap();
-    let executable = PathBuf::from(env!("CARGO_BIN_EXE_warpsmith"));
-    let compiler = Compiler::with(toolkit, cache.path(), Some(executable)).unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
     for (name, text) in files("kernels/cuda").into_iter().chain(files("kernels/examples")) {
         let kernel = KernelFile::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let op = operation(&kernel.front.op);
@@ -70,13 +78,8 @@ fn starters_and_examples_compile_for_three_generations_in_every_dtype() {
 
 #[test]
 fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dtype() {
-    let toolkit = match Search::of_this_machine().find(None) {
-        Ok(toolkit) => toolkit,
-        Err(why) => return eprintln!("skipped: {why}"),
-    };
     let cache = tempfile::tempdir().unwrap();
-    let executable = PathBuf::from(env!("CARGO_BIN_EXE_warpsmith"));
-    let compiler = Compiler::with(toolkit, cache.path(), Some(executable)).unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
     let theirs = operation("flash_attention");
     let toml = "name = \"attention_1\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\n\
                 smoke = {}\nsweep = [{}]\nedges = []\nrandom = {}\n\

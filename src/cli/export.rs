@@ -53,7 +53,6 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
-    let compiled = pytorch::of_run(&state)?;
     let wanted = Winners { all: args.all, arch: &args.arch, python: &args.python };
     let Some(plans) = package(&archive, &state, &args.output, &wanted)? else {
         bail!(
@@ -77,8 +76,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model)"));
     let model = workspace.root().join(&state.model);
     let model = model.canonicalize().unwrap_or(model);
-    let load = compiled.load.as_ref().map_or(String::new(), |function| format!(" --load {function}"));
-    lines.push(format!("measure it   warpsmith verify {} --model {}{load}", args.output.display(), model.display()));
+    lines.push(format!("measure it   warpsmith verify {} --model {}", args.output.display(), model.display()));
     super::say(&lines.join("\n"));
     Ok(ExitCode::SUCCESS)
 }

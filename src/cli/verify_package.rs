@@ -8,14 +8,17 @@ use anyhow::{Context, bail};
 use super::options::{LoadArgs, PythonArgs};
 use super::problem::told;
 use super::pytorch;
-use crate::export::{self, Asked};
+use crate::export::{self, Asked, Plans};
 use crate::op::Dtype;
 use crate::torch::Python;
 use crate::torch::model::torch_name;
 
 /// Seconds that each way is timed in a session, and inputs on which results are compared.
-pub(super) const SECONDS: f64 = 1.0;
-pub(super) const DRAWS: u32 = 3;
+const SECONDS: f64 = 1.0;
+const DRAWS: u32 = 3;
+
+/// How often either side is compiled and timed anew at the end of a run: enough to see whether the model is faster.
+const SESSIONS: u32 = 2;
 
 /// What was asked on the command line.
 pub(super) struct Wanted<'a> {
@@ -32,6 +35,24 @@ pub(super) struct Wanted<'a> {
     pub(super) json: bool,
 }
 
+/// What is asked of a package, in full paths, where nobody wants anything else: the model as it was when the kernels were judged.
+pub(super) fn asked<'a>(plans: &'a Plans, package: &'a Path, folder: &'a Path) -> Asked<'a> {
+    Asked {
+        package,
+        folder,
+        load: plans.load.as_deref(),
+        device: plans.platform.torch_device(),
+        dtype: plans.dtype.as_deref(),
+        seed: crate::rng::secret_seed() % (1 << 31),
+        draws: DRAWS,
+        sessions: SESSIONS,
+        seconds: SECONDS,
+        threads: pytorch::threads(),
+        max_autotune: false,
+        alone: None,
+    }
+}
+
 pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
     let plans = export::plans(wanted.package)?;
     let Some(model) = wanted.model else {
@@ -40,7 +61,6 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
             wanted.package.display()
         );
     };
-    // The model as it was when the kernels were judged, unless something else is asked for.
     let load = wanted.load.function.as_deref().or(plans.load.as_deref());
     if !pytorch::is_model(model, &LoadArgs { function: load.map(str::to_owned) }) {
         bail!("{} is no PyTorch model: a directory with a model.py, or --load with a function", model.display());
@@ -48,18 +68,11 @@ pub(super) fn main(wanted: &Wanted<'_>) -> anyhow::Result<ExitCode> {
     let full = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
     let (package, folder) = (full(wanted.package)?, full(model)?);
     let asked = Asked {
-        package: &package,
-        folder: &folder,
         load,
-        device: plans.platform.torch_device(),
         dtype: wanted.dtype.map(torch_name).or(plans.dtype.as_deref()),
-        seed: crate::rng::secret_seed() % (1 << 31),
-        draws: DRAWS,
         sessions: wanted.sessions,
-        seconds: SECONDS,
-        threads: pytorch::threads(),
         max_autotune: wanted.max_autotune,
-        alone: None,
+        ..asked(&plans, &package, &folder)
     };
     let python = Python::chosen(wanted.python.python.as_deref());
     let mut tell = |doing: &str| {

@@ -8,16 +8,13 @@ use anyhow::Context;
 
 use super::export::{Winners, package};
 use super::options::PythonArgs;
-use super::verify_package::{DRAWS, SECONDS};
-use super::{problem::told, pytorch};
+use super::problem::told;
+use super::verify_package::asked;
 use crate::engine::RunState;
-use crate::export::{self, Asked, Verified};
+use crate::export::{self, Verified};
 use crate::history::Archive;
 use crate::torch::Python;
 use crate::workspace::{DeviceLock, PRIVATE_FOLDER, Workspace, cache_dir};
-
-/// How often either side is compiled and timed anew: enough to see whether it is faster, `verify` says how sure that is.
-const SESSIONS: u32 = 2;
 
 /// What was seen of the whole.
 pub(super) struct Whole {
@@ -42,7 +39,9 @@ pub(super) async fn of_run(
 }
 
 fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow::Result<Option<Whole>> {
-    let Some(compiled) = state.workload.compiled() else { return Ok(None) };
+    if state.workload.compiled().is_none() {
+        return Ok(None);
+    }
     let archive = Archive::open(workspace)?;
     // A name that Python can import.
     let folder = workspace.root().join(PRIVATE_FOLDER).join(&state.run).join("package");
@@ -56,24 +55,9 @@ fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow
     let model = model.canonicalize().with_context(|| model.display().to_string())?;
     super::say("verifying the whole model, before and after");
     // While another run is timing, both would be spoiled.
-    let lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
-    let asked = Asked {
-        package: &output,
-        folder: &model,
-        load: compiled.load.as_deref(),
-        device: plans.platform.torch_device(),
-        dtype: compiled.dtype.as_deref(),
-        seed: crate::rng::secret_seed() % (1 << 31),
-        draws: DRAWS,
-        sessions: SESSIONS,
-        seconds: SECONDS,
-        threads: pytorch::threads(),
-        max_autotune: false,
-        alone: None,
-    };
+    let _lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
     let python = Python::chosen(python.python.as_deref());
-    let verified = export::verify(&python, &asked, &mut |_| {}).map_err(told)?;
-    drop(lock);
+    let verified = export::verify(&python, &asked(&plans, &output, &model), &mut |_| {}).map_err(told)?;
     Ok(Some(Whole { verified, package: output, model }))
 }
 

@@ -242,9 +242,9 @@ impl<B: Backend> Bench<'_, B> {
         }
     }
 
-    /// Where other processes of this program find that PyTorch.
-    pub(super) fn torch_door(&self) -> Option<String> {
-        self.elsewhere.and(self.torch()).and_then(torch::Oracle::door)
+    /// The name of the socket at which other processes find that PyTorch.
+    pub(super) fn torch_socket(&self) -> Option<String> {
+        self.elsewhere.and(self.torch()).and_then(torch::Oracle::socket)
     }
 
     /// How long one launch of `case` may take before it counts as hanging.

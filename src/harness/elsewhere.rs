@@ -45,14 +45,14 @@ pub enum SessionAnswer {
 
 /// Whoever can measure sessions in fresh processes.
 pub trait Elsewhere {
-    /// Measures each task in a process of its own, one after the other, which asks PyTorch at `door` where there is one.
+    /// Measures each task in a process of its own, one after the other, which asks PyTorch at `socket` where there is one.
     ///
     /// # Errors
     /// The first session that fails, whoever is at fault.
-    fn sessions(&self, tasks: &[SessionTask], door: Option<&str>, watch: Watch<'_>) -> Result<Vec<Session>, Failure>;
+    fn sessions(&self, tasks: &[SessionTask], socket: Option<&str>, watch: Watch<'_>) -> Result<Vec<Session>, Failure>;
 
     /// Tools that can watch such a process while it is asked for stage 1 of the task's candidate.
-    fn instruments(&self, _task: &EvaluationTask, _door: Option<&str>) -> Vec<Instrument> {
+    fn instruments(&self, _task: &EvaluationTask, _socket: Option<&str>) -> Vec<Instrument> {
         Vec::new()
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn examine<B: Backend>(
     let kernel = &bench.read(&task.candidate)?;
     let mut instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
     instruments.extend(
-        bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task, bench.torch_door().as_deref())),
+        bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task, bench.torch_socket().as_deref())),
     );
     if !Defence::Instruments.stands() {
         instruments.clear();

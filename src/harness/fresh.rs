@@ -31,7 +31,7 @@ pub(super) fn sessions<B: Backend>(
         let asks = stage == Stage::Confirmation;
         let task = |(number, match_up): &(usize, _)| task(bench, target, *match_up, (seed, *number), asks);
         let tasks = matches.iter().map(task).collect::<Result<Vec<_>, _>>()?;
-        return elsewhere.sessions(&tasks, bench.torch_door().as_deref(), bench.watch);
+        return elsewhere.sessions(&tasks, bench.torch_socket().as_deref(), bench.watch);
     }
     let Some((_, any)) = matches.first() else { return Ok(Vec::new()) };
     let mut own;

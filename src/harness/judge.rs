@@ -39,10 +39,10 @@ impl<B: Backend> Judge<B> {
     }
 
     /// The same, asking the PyTorch of this Python where an operation's oracle is written in it; it is started when it is needed,
-    /// or asked at the `door` of a judge that has it.
+    /// or asked at the socket of a judge that has it.
     #[must_use]
-    pub fn with_python(mut self, python: Python, door: Option<String>) -> Self {
-        self.torch = Arc::new(Service::new(python).on(self.backend.device_name()).sharing(door));
+    pub fn with_python(mut self, python: Python, socket: Option<String>) -> Self {
+        self.torch = Arc::new(Service::new(python).on(self.backend.device_name()).sharing(socket));
         self
     }
 

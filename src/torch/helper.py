@@ -248,13 +248,10 @@ class Judge:
         unit_, numbers = self.units[request["id"]], dict(request["numbers"])
         exact = [(name, wide(one)) for name, one in tensors]
         self.noticed = set()
-        with noticing(self.noticed):
-            if request["id"] in self.watched:
-                right = call(unit_, exact, numbers)
-            else:
-                with watching(unit_.file):
-                    right = call(unit_, exact, numbers)
-                self.watched.add(request["id"])
+        known = request["id"] in self.watched
+        with noticing(self.noticed), contextlib.nullcontext() if known else watching(unit_.file):
+            right = call(unit_, exact, numbers)
+        self.watched.add(request["id"])
         return checked(right, request["outputs"], unit_.file)
 
     def compare(self, request, files):
@@ -435,7 +432,7 @@ def serve():
     limit_memory(setup["memory"])
     hello = {"torch": torch.__version__, "python": sys.version.split()[0], "threads": torch.get_num_threads(), "gpu": gpu}
     channel.send(hello)
-    # Whoever is let in knows nothing of what others ask.
+    # Each connection has a state of its own.
     judges = {channel: Judge()}
     while True:
         for one in select.select(list(judges), [], [])[0]:

@@ -8,7 +8,6 @@
 mod bound;
 mod counts;
 mod definition;
-mod door;
 mod error;
 mod files;
 pub mod inductor;
@@ -21,6 +20,7 @@ mod plain;
 mod problem;
 mod process;
 mod service;
+mod socket;
 mod ways;
 mod wire;
 

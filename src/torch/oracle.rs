@@ -84,10 +84,10 @@ impl Oracle {
         }
     }
 
-    /// Where other processes of this program find the PyTorch that it asks.
+    /// The name of the socket at which processes that this one starts find the PyTorch that it asks.
     #[must_use]
-    pub fn door(&self) -> Option<String> {
-        self.service.door()
+    pub fn socket(&self) -> Option<String> {
+        self.service.socket()
     }
 
     /// What draws inputs as the operation's file does.

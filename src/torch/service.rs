@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use super::TorchError;
-use super::door::{Door, enter};
 use super::process::{Process, Silence};
+use super::socket::{Socket, connect};
 use super::wire::{Ask, Described, Hello, Setup};
 use crate::backend::cpu::available_memory;
 
@@ -87,10 +87,10 @@ pub struct Service {
     /// The GPU that it computes on, if any.
     gpu: Option<String>,
     process: Mutex<Option<Process>>,
-    /// Where another process of this program lets it into its own, if one does.
+    /// The socket of another process of this program that shares its own, if one does.
     shared: Option<String>,
-    /// Where it lets others in.
-    door: Mutex<Option<Door>>,
+    /// Where it listens for others.
+    socket: Mutex<Option<Socket>>,
 }
 
 /// User code that is asked about again and again.
@@ -114,7 +114,7 @@ impl Service {
     /// Nothing is started yet.
     #[must_use]
     pub const fn new(python: Python) -> Self {
-        Self { python, gpu: None, process: Mutex::new(None), shared: None, door: Mutex::new(None) }
+        Self { python, gpu: None, process: Mutex::new(None), shared: None, socket: Mutex::new(None) }
     }
 
     /// The same on a GPU, by its UUID.
@@ -123,22 +123,22 @@ impl Service {
         Self { gpu, ..self }
     }
 
-    /// The same in the process of whoever has its [`door`](Self::door) there; in one of its own where that is closed.
+    /// The same in the process of whoever listens at this [`socket`](Self::socket); in one of its own where nobody does.
     #[must_use]
-    pub fn sharing(self, door: Option<String>) -> Self {
-        Self { shared: door, ..self }
+    pub fn sharing(self, socket: Option<String>) -> Self {
+        Self { shared: socket, ..self }
     }
 
-    /// Where other processes of this program can ask its process; none where there can be no such place.
-    pub fn door(self: &Arc<Self>) -> Option<String> {
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        if door.is_none() {
-            match Door::open(self) {
-                Ok(open) => *door = Some(open),
+    /// The name of the socket at which processes that this one starts can ask its process; none where there can be none.
+    pub fn socket(self: &Arc<Self>) -> Option<String> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        if socket.is_none() {
+            match Socket::listen(self) {
+                Ok(open) => *socket = Some(open),
                 Err(error) => tracing::warn!(%error, "PyTorch's process cannot be shared"),
             }
         }
-        door.as_ref().map(|door| door.name().to_owned())
+        socket.as_ref().map(|socket| socket.name().to_owned())
     }
 
     /// Has the process answer on this line as well, where nothing is known of what is asked here.
@@ -242,7 +242,7 @@ impl Service {
     }
 
     fn start(&self) -> Result<Process, TorchError> {
-        if let Some(mut process) = self.shared.as_ref().and_then(|door| enter(door).ok()).map(Process::joined) {
+        if let Some(mut process) = self.shared.as_ref().and_then(|socket| connect(socket).ok()).map(Process::joined) {
             match process.hello(&self.python.program) {
                 Ok(_) => return Ok(process),
                 Err(error) => tracing::warn!(%error, "PyTorch's process is not shared"),

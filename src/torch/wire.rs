@@ -102,7 +102,7 @@ impl Ask<'_> {
     /// For a sentence: PyTorch died, ...
     pub(super) const fn doing(&self) -> &'static str {
         match self {
-            Self::Join => "letting another process in",
+            Self::Join => "answering another process",
             Self::Load { .. } => "reading the file",
             Self::Evaluate { .. } | Self::Trivial { .. } | Self::Reach { .. } => "evaluating it",
             Self::Compare { .. } => "comparing results",

@@ -47,10 +47,10 @@ impl Workers {
         })
     }
 
-    /// What a worker is started with that asks PyTorch at `door`.
-    fn arguments_at(&self, door: Option<&str>) -> Vec<String> {
-        let door = door.map(|door| format!("--torch-at={door}"));
-        self.arguments.iter().cloned().chain(door).collect()
+    /// What a worker is started with that asks PyTorch at `socket`.
+    fn arguments_at(&self, socket: Option<&str>) -> Vec<String> {
+        let socket = socket.map(|socket| format!("--torch-at={socket}"));
+        self.arguments.iter().cloned().chain(socket).collect()
     }
 
     /// Workers are `program` with `arguments`, which make it leave the device's lock to whoever holds it.
@@ -61,10 +61,10 @@ impl Workers {
 }
 
 impl Elsewhere for Workers {
-    fn sessions(&self, tasks: &[SessionTask], door: Option<&str>, watch: Watch<'_>) -> Result<Vec<Session>, Failure> {
+    fn sessions(&self, tasks: &[SessionTask], socket: Option<&str>, watch: Watch<'_>) -> Result<Vec<Session>, Failure> {
         let mut sessions = Vec::with_capacity(tasks.len());
         for tasks in tasks.chunks(TOGETHER) {
-            let workers = tasks.iter().map(|_| Worker::start(self, door)).collect::<Result<Vec<_>, _>>()?;
+            let workers = tasks.iter().map(|_| Worker::start(self, socket)).collect::<Result<Vec<_>, _>>()?;
             for worker in &workers {
                 worker.greeted(watch)?;
             }
@@ -75,12 +75,12 @@ impl Elsewhere for Workers {
         Ok(sessions)
     }
 
-    fn instruments(&self, task: &EvaluationTask, door: Option<&str>) -> Vec<Instrument> {
+    fn instruments(&self, task: &EvaluationTask, socket: Option<&str>) -> Vec<Instrument> {
         let request = Request { id: 1, ask: Ask::Smoke(Box::new(task.clone())) };
         let request = serde_json::to_string(&request).map_err(|error| error.to_string());
         let look = |tool: Tool| -> Result<Look, String> {
             let (sanitizer, request) = (sanitizer()?, request.clone()?);
-            let (program, arguments) = (self.on_disk(), self.arguments_at(door));
+            let (program, arguments) = (self.on_disk(), self.arguments_at(socket));
             Ok(Box::new(move |limit| examine(&sanitizer, tool, (&program, &arguments), &request, limit)))
         };
         TOOLS.into_iter().map(|tool| Instrument { name: tool.name(), look: look(tool) }).collect()
@@ -111,9 +111,9 @@ fn machine(what: impl std::fmt::Display) -> JudgeError {
 }
 
 impl Worker {
-    fn start(workers: &Workers, door: Option<&str>) -> Result<Self, JudgeError> {
+    fn start(workers: &Workers, socket: Option<&str>) -> Result<Self, JudgeError> {
         let mut child = Command::new(&workers.program)
-            .args(workers.arguments_at(door))
+            .args(workers.arguments_at(socket))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -112,10 +112,10 @@ fn others_are_answered_by_the_process_that_is_there_as_long_as_it_is() {
     let Some(python) = service().and_then(|_| std::env::var_os(PYTHON)) else { return };
     let first = Arc::new(Service::new(Python::chosen(Some(Path::new(&python)))));
     let hello = first.hello().unwrap();
-    let door = first.door();
-    assert!(door.is_some() && door == first.door());
+    let socket = first.socket();
+    assert!(socket.is_some() && socket == first.socket());
     // They could not start one.
-    let other = || Service::new(Python::chosen(Some(Path::new("/no/such/python")))).sharing(door.clone());
+    let other = || Service::new(Python::chosen(Some(Path::new("/no/such/python")))).sharing(socket.clone());
     let (second, third) = (other(), other());
     assert_eq!(second.hello().unwrap(), hello);
     for service in [&*first, &second, &third, &second] {

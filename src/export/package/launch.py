@@ -36,18 +36,18 @@ class Kernel:
         self.forms = [(tuple(one["shape"]), tuple(one["stride"]), kind(one)) for one in plan["inputs"]]
         self.made = [(tuple(one["shape"]), tuple(one["stride"]), kind(one)) for one in plan["outputs"]]
         self.single = len(self.made) == 1
-        # Buffers that a kernel leaves as zeros lie apart, behind all others: they need clearing only where there are none that have been.
-        self.places, self.zeroed, self.scratch, self.kept = {}, [], 0, 0
-        for at, one in sorted(enumerate(plan["scratch"]), key=lambda it: it[1]["kept"]):
-            self.places[at] = self.scratch
-            size = -(-one["bytes"] // APART) * APART
-            if one["kept"]:
-                self.kept += size
-            elif one["zero"]:
-                self.zeroed.append((self.scratch, one["bytes"]))
-            self.scratch += size
+        # Buffers that a kernel leaves as zeros lie behind all others: they need clearing only where there are none that have been.
+        size_of = lambda one: -(-one["bytes"] // APART) * APART
+        self.kept = sum(size_of(one) for one in plan["scratch"] if one["kept"])
+        self.scratch = sum(map(size_of, plan["scratch"]))
         self.others = self.scratch - self.kept
-        self.places = [self.places[at] for at in range(len(plan["scratch"]))]
+        self.places, self.zeroed, next_at = [], [], {False: 0, True: self.others}
+        for one in plan["scratch"]:
+            place = next_at[one["kept"]]
+            self.places.append(place)
+            if one["zero"] and not one["kept"]:
+                self.zeroed.append((place, one["bytes"]))
+            next_at[one["kept"]] += size_of(one)
         self.code = Code(plan, len(self.forms) + len(self.made) + len(self.places))
 
     def why_not(self, device, unjudged=False):

@@ -1,4 +1,4 @@
-//! A door to PyTorch's process for the processes that this one starts. Importing PyTorch and its compilers takes ten seconds on some
+//! A socket at which the processes that this one starts reach its PyTorch. Importing PyTorch and its compilers takes ten seconds on some
 //! machines; a session that takes one shall not wait for that, nor shall the three that follow it.
 
 use std::io;
@@ -10,37 +10,37 @@ use rustix::net::sockopt::socket_peercred;
 
 use super::service::Service;
 
-/// A socket with a name and no file, which goes with the process. Whoever connects and was started by this process is handed on to PyTorch's.
+/// An abstract socket, which ends with the process. Whoever connects and descends from this process is handed on to PyTorch's.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Socket {
     name: String,
 }
 
-impl Door {
-    /// Opens it, for as long as it is held.
-    pub(super) fn open(service: &Arc<Service>) -> io::Result<Self> {
+impl Socket {
+    /// Listens for as long as it is held.
+    pub(super) fn listen(service: &Arc<Service>) -> io::Result<Self> {
         let name = format!("warpsmith-torch-{}-{:016x}", std::process::id(), crate::rng::secret_seed());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         let service = Arc::downgrade(service);
-        std::thread::Builder::new().name("torch-door".into()).spawn(move || hand_on(&listener, &service))?;
+        std::thread::Builder::new().name("torch-socket".into()).spawn(move || hand_on(&listener, &service))?;
         Ok(Self { name })
     }
 
-    /// What it is called.
+    /// Its name in the abstract namespace.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 }
 
-impl Drop for Door {
+impl Drop for Socket {
     fn drop(&mut self) {
         // The thread wakes and finds that nobody has the service any more.
-        drop(enter(&self.name));
+        drop(connect(&self.name));
     }
 }
 
-/// A line to the process behind the door of that name.
-pub(super) fn enter(name: &str) -> io::Result<UnixStream> {
+/// A connection to the process that listens at the socket of that name.
+pub(super) fn connect(name: &str) -> io::Result<UnixStream> {
     UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
