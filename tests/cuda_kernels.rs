@@ -77,6 +77,27 @@ fn starters_and_examples_compile_for_three_generations_in_every_dtype() {
 }
 
 #[test]
+fn products_with_rows_that_begin_anywhere_compile_in_every_dtype() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
+    let op = operation("matmul");
+    // A vocabulary of 50257: one row of tiles, several, few rows of a.
+    let shapes = [128, 1024, 17].map(|rows| Shape::from([("M", rows), ("N", 50257), ("K", 768), ("trans_b", 1)]));
+    for (file, gpu) in [("matmul.cu", GPUS[0]), ("nvidia-h200/matmul.cu", GPUS[1])] {
+        let kernel = KernelFile::parse(&std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap()).unwrap();
+        let facts = facts(gpu);
+        for (shape, dtype) in shapes.iter().flat_map(|shape| Dtype::ALL.map(|dtype| (shape, dtype))) {
+            let resolution = kernel.resolve(&op.complete(shape).unwrap(), dtype, &facts).unwrap();
+            let compiled = compiler
+                .candidate(&op, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
+                .unwrap_or_else(|error| panic!("{file} {dtype}: {error}"));
+            assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {dtype}");
+            eprintln!("{file} {dtype}: {}", compiled[0].log);
+        }
+    }
+}
+
+#[test]
 fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dtype() {
     let cache = tempfile::tempdir().unwrap();
     let Some(compiler) = compiler(cache.path()) else { return };

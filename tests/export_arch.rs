@@ -70,7 +70,7 @@ fn exported(folder: &Path, compiler: &Compiler) -> Plans {
     let regions = kinds.map(|(name, ..)| region(name));
     let chosen = kinds.iter().zip(&regions).map(|((name, arch, grid), region)| Chosen {
         region,
-        operation: region.operation().unwrap(),
+        operation: region.operation(warpsmith::op::Bar::Compiled).unwrap(),
         text: KERNEL.replace("NAME", name).replace("ARCH", arch).replace("GRID", grid),
         target: vec![TargetShape { shape: Shape::default(), dtype: Dtype::F32, calls: 1 }],
         evaluation: Evaluation::unjudged(name, "cuda", String::new(), 1),

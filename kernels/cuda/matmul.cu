@@ -270,23 +270,38 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
     for (int i = 0; i < SUMS; i++)
         results[(part * BM + row + row_of(i)) * WIDTH + column + column_of(i)] = sums[i];
     __syncthreads();
-    const bool aligned = N % VEC == 0;
+    auto finished = [&](int i, int j) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS_K; k++) sum += results[(k * BM + i) * WIDTH + j];
+        if (has_bias && j < N - j0) sum += ws_load(bias[j0 + j]);
+        return ws_store(sum);
+    };
+    const int rows_here = (int)min((int64_t)BM, M - i0), width = (int)min((int64_t)BN, N - j0);
+    if (N % VEC != 0) { /* rows of c begin anywhere: a warp writes a row's neighbouring words at once */
+        constexpr int PER = 4 / sizeof(T);
+        for (int i = warp; i < rows_here; i += THREADS / 32) {
+            T *const to = c + i * N;
+            for (int j = threadIdx.x % 32 * PER - (int)((uintptr_t)to / sizeof(T) % PER); j < width; j += 32 * PER) {
+                __align__(4) T out[PER];
+#pragma unroll
+                for (int e = 0; e < PER; e++)
+                    if (j + e >= 0 && j + e < width) out[e] = finished(i, j + e);
+                if (j >= 0 && j + PER <= width) *(uint32_t *)(to + j) = *(uint32_t *)out;
+                else
+#pragma unroll
+                    for (int e = 0; e < PER; e++)
+                        if (j + e >= 0 && j + e < width) to[j + e] = out[e];
+            }
+        }
+        return;
+    }
     for (int piece = threadIdx.x; piece < BM * BN / VEC; piece += THREADS) {
         const int i = piece / (BN / VEC), j = piece % (BN / VEC) * VEC;
-        if (i >= M - i0 || j >= N - j0) continue;
+        if (i >= rows_here || j >= width) continue;
         __align__(16) T out[VEC];
 #pragma unroll
-        for (int e = 0; e < VEC; e++) {
-            float sum = 0;
-#pragma unroll
-            for (int k = 0; k < WARPS_K; k++) sum += results[(k * BM + i) * WIDTH + j + e];
-            if (has_bias && j + e < N - j0) sum += ws_load(bias[j0 + j + e]);
-            out[e] = ws_store(sum);
-        }
-        if (aligned) *(uint4 *)(c + i * N + j) = *(uint4 *)out;
-        else
-#pragma unroll
-            for (int e = 0; e < VEC; e++)
-                if (j + e < N - j0) c[i * N + j + e] = out[e];
+        for (int e = 0; e < VEC; e++) out[e] = finished(i, j + e);
+        *(uint4 *)(c + i * N + j) = *(uint4 *)out;
     }
 }

@@ -72,6 +72,10 @@ pub(super) struct RunArgs {
     /// names them) [default: those of the workspace]
     #[arg(long, value_name = "FOLDER")]
     kernels: Option<PathBuf>,
+    /// Of a PyTorch model: it is used with torch.compile(mode="max-autotune"), so that a kernel is kept only where it beats that too; each
+    /// target begins some ten seconds later
+    #[arg(long)]
+    max_autotune: bool,
     /// Seed of everything that is drawn (secret where not given)
     #[arg(long)]
     seed: Option<u64>,
@@ -101,7 +105,7 @@ impl RunArgs {
     /// Whether something is given that a run keeps from its beginning.
     pub(super) const fn fixes_what_is_kept(&self) -> bool {
         let pass = self.pass.is_given() || self.seed.is_some() || !self.shape.is_empty() || !self.dtypes.is_empty();
-        pass || !self.only.is_empty() || !self.skip.is_empty() || !self.language.is_empty()
+        pass || self.max_autotune || !self.only.is_empty() || !self.skip.is_empty() || !self.language.is_empty()
     }
 
     /// Whether an earlier run is gone on with.
@@ -168,8 +172,9 @@ impl RunArgs {
             Some(option) if self.is_pytorch() && option != "--only" && option != "--skip" => {
                 pytorch::check_pass(Some(option), &self.model)
             }
-            _ if self.kernels.is_some() && !self.is_pytorch() => bail!(
-                "--kernels is for a PyTorch model (a directory with a model.py), and {} is none",
+            _ if (self.kernels.is_some() || self.max_autotune) && !self.is_pytorch() => bail!(
+                "{} is for a PyTorch model (a directory with a model.py), and {} is none",
+                if self.max_autotune { "--max-autotune" } else { "--kernels" },
                 self.model.display()
             ),
             _ if !self.shape.is_empty() && !self.is_kernel() => bail!(
@@ -382,7 +387,7 @@ async fn plan_pytorch(
         device: choice.device,
         dtype: args.pass.dtype(),
         seed: options.seed,
-        max_autotune: false,
+        max_autotune: args.max_autotune,
         seconds: PASS_SECONDS,
     };
     tell(&format!("taking {} apart, as torch.compile runs it", args.model.display()));

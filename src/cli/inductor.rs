@@ -9,7 +9,7 @@ use super::device::Device;
 use super::options::PythonArgs;
 use super::problem::told;
 use crate::kernel::{Language, kernel_file};
-use crate::op::{Dtype, OpSource};
+use crate::op::{Bar, Dtype, OpSource};
 use crate::profile::{Compiled, RankedTarget};
 use crate::torch::Python;
 use crate::torch::inductor::{Gpu, Start, start};
@@ -82,7 +82,7 @@ pub(super) fn for_regions(
     tell: &dyn Fn(&str),
 ) -> BTreeMap<String, String> {
     let sources: Vec<(OpSource, Dtype)> =
-        regions.iter().filter_map(|region| Some((region.operation().ok()?, region.element()?))).collect();
+        regions.iter().filter_map(|region| Some((region.operation(Bar::Compiled).ok()?, region.element()?))).collect();
     if sources.is_empty() {
         return BTreeMap::new();
     }

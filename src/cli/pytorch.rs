@@ -11,7 +11,7 @@ use crate::device::{DeviceCard, detect_cpu};
 use crate::engine::{RunState, files};
 use crate::kernel::{KernelError, KernelFile, Language, adopted, kernel_file, skeleton};
 use crate::model::{ModelConfig, ModelError};
-use crate::op::{Dtype, OpSource};
+use crate::op::{Bar, Dtype, OpSource};
 use crate::profile::Compiled;
 use crate::torch::Python;
 use crate::torch::model::{Captured, MODEL_FILE, Region, Request, capture, is_model as has_model, torch_name};
@@ -146,7 +146,7 @@ pub(super) fn strangers(kernels: &BTreeMap<String, String>, compiled: &Compiled)
 pub(super) fn write_regions(folder: &Path, compiled: &Compiled) -> anyhow::Result<usize> {
     let mut written = 0;
     for region in &compiled.captured.regions {
-        let Ok(source) = region.operation() else { continue };
+        let Ok(source) = region.operation(Bar::Compiled) else { continue };
         let place = folder.join(&region.name);
         std::fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
         for (name, text) in files_of(&source, region.element(), compiled.torch_device == "cpu")? {
@@ -200,7 +200,7 @@ pub(super) fn kernel(
 pub(super) fn shipped(workspace: &Workspace, card: &DeviceCard, region: &Region) -> Option<(String, String)> {
     let (call, dtype) = (region.shipped.as_ref()?, region.element()?);
     let theirs = OpSource::read(&call.op, &files::reader(Some(workspace))).ok()?.operation().ok()?;
-    let own = region.operation().ok()?.operation().ok()?;
+    let own = region.operation(Bar::Compiled).ok()?.operation().ok()?;
     let language = Language::of_folder(&card.backend)?;
     let (_, text) = files::kernel_in(Some(workspace), card, language, &call.op, dtype)?;
     let text = adopted(&text, (&theirs, &own), call, dtype, &card.facts).ok()?;

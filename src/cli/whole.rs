@@ -11,8 +11,9 @@ use super::options::PythonArgs;
 use super::problem::told;
 use super::verify_package::asked;
 use crate::engine::RunState;
-use crate::export::{self, Verified};
+use crate::export::{self, Asked, Verified};
 use crate::history::Archive;
+use crate::op::Bar;
 use crate::torch::Python;
 use crate::workspace::{DeviceLock, PRIVATE_FOLDER, Workspace, cache_dir};
 
@@ -39,9 +40,9 @@ pub(super) async fn of_run(
 }
 
 fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow::Result<Option<Whole>> {
-    if state.workload.compiled().is_none() {
+    let Some(max_autotune) = state.workload.compiled().map(|compiled| compiled.bar() == Bar::Fastest) else {
         return Ok(None);
-    }
+    };
     let archive = Archive::open(workspace)?;
     // A name that Python can import.
     let folder = workspace.root().join(PRIVATE_FOLDER).join(&state.run).join("package");
@@ -57,7 +58,8 @@ fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow
     // While another run is timing, both would be spoiled.
     let _lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
     let python = Python::chosen(python.python.as_deref());
-    let verified = export::verify(&python, &asked(&plans, &output, &model), &mut |_| {}).map_err(told)?;
+    let question = Asked { max_autotune, ..asked(&plans, &output, &model) };
+    let verified = export::verify(&python, &question, &mut |_| {}).map_err(told)?;
     Ok(Some(Whole { verified, package: output, model }))
 }
 

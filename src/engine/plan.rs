@@ -91,7 +91,7 @@ pub fn plan_compiled(
     let mut targets = Vec::new();
     for target in &ranked {
         let Some(region) = compiled.region(&target.op) else { continue };
-        let source: Result<OpSource, String> = region.operation();
+        let source: Result<OpSource, String> = region.operation(compiled.bar());
         let found = kernel(region);
         let in_parts = region.kind == Kind::Joined && found.is_none();
         let (file, text) = match found {
@@ -294,7 +294,7 @@ mod tests {
             });
             region.described = Some(serde_json::from_value(described).expect("described"));
             region.why_not = None;
-            region.operation().expect("an operation");
+            region.operation(crate::op::Bar::Compiled).expect("an operation");
         }
         let options = Options {
             run: "r".into(),

@@ -36,6 +36,9 @@ pub(super) fn keys(op: &Operation, toml: &str) -> Check {
     match op.oracle {
         OracleKind::Header => match ["passes", "tolerance", "adversarial"].into_iter().find(|key| !has(key)) {
             Some(key) => Err(format!("missing field `{key}`")),
+            None if has("bar") => {
+                Err("`bar` is for oracle = \"torch\": it names what of PyTorch is to be beaten".into())
+            }
             None => Ok(()),
         },
         OracleKind::Torch => match ["passes", "tolerance"].into_iter().find(|key| has(key)) {

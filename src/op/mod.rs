@@ -27,7 +27,7 @@ pub use sample::{Sample, SampleStep};
 pub use shape::{Case, Shape, TargetShape};
 pub use source::OpSource;
 pub use spec::{
-    Adversarial, Distribution, Draw, FewTerms, ItemsPass, Operation, OracleKind, Output, Pass, ProductPass, Role,
+    Adversarial, Bar, Distribution, Draw, FewTerms, ItemsPass, Operation, OracleKind, Output, Pass, ProductPass, Role,
     RowScale, Scalar, Special, TensorSpec, Tolerance,
 };
 

@@ -30,6 +30,9 @@ pub struct Operation {
     /// Who says what is right.
     #[serde(default)]
     pub oracle: OracleKind,
+    /// What a kernel must beat, where PyTorch is the oracle.
+    #[serde(default)]
+    pub bar: Bar,
     /// Oracle passes, in order; none where PyTorch is the oracle.
     #[serde(default)]
     pub passes: Vec<Pass>,
@@ -77,6 +80,28 @@ pub enum OracleKind {
     Header,
     /// `reference/<op>.py` in double precision, in a process that candidates never enter.
     Torch,
+}
+
+/// Which of PyTorch's ways a kernel must beat to be kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bar {
+    /// The fastest of eager, torch.compile and max-autotune.
+    #[default]
+    Fastest,
+    /// torch.compile as it comes: what runs there now, in a model that is used so.
+    Compiled,
+}
+
+impl Bar {
+    /// It in words.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::Fastest => "the fastest of eager, torch.compile and max-autotune",
+            Self::Compiled => "torch.compile, which runs there now",
+        }
+    }
 }
 
 /// A floating-point argument (`float` in C).

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::account::{Account, account};
 use super::targets::LEAST_GAIN;
-use super::{MOST_OTHER, RankedTarget, account, amdahl};
-use crate::op::{Shape, TargetShape};
+use super::{MOST_OTHER, RankedTarget, amdahl};
+use crate::op::{Bar, Shape, TargetShape};
 use crate::torch::model::{Captured, Kind, Region};
 
 /// What is run today, and its parts. Times in µs, of one pass.
@@ -54,7 +55,7 @@ impl Compiled {
     }
 
     fn sorted(&self, wanted: impl Fn(&Region) -> bool) -> Vec<CompiledRow<'_>> {
-        let base_us = account(self.device_us(), self.parts_us()).base_us;
+        let base_us = self.account().base_us;
         let row = |region| {
             let us = self.us_of(region);
             CompiledRow { region, us, share: us / base_us }
@@ -72,10 +73,29 @@ impl Compiled {
             Kind::Joined => {
                 let parts =
                     region.parts.iter().filter_map(|key| self.captured.regions.iter().find(|it| it.key == *key));
-                calls * parts.filter_map(|part| part.us).sum::<f64>()
+                calls * parts.filter_map(|part| self.call_us(part)).sum::<f64>()
             }
-            _ => calls * region.us.unwrap_or(0.0),
+            _ => calls * self.call_us(region).unwrap_or(0.0),
         }
+    }
+
+    /// Time of one call of a region that is not joined, µs: of its kernels alone, where what lies between kernels is known.
+    fn call_us(&self, region: &Region) -> Option<f64> {
+        if self.between_us().is_some() { region.busy_us } else { region.us }
+    }
+
+    /// What lies between the kernels of the pass as a CUDA graph, µs: each begins a little after the one before has ended. None where not every
+    /// kernel's own time is known.
+    #[must_use]
+    pub fn between_us(&self) -> Option<f64> {
+        let it = &self.captured;
+        let known = it.regions.iter().all(|region| region.us.is_none() || region.busy_us.is_some());
+        it.graph_us.zip(it.busy_us).filter(|_| known).map(|(graph_us, busy_us)| (graph_us - busy_us).max(0.0))
+    }
+
+    /// What the pass takes, and what is left of it beside its parts and what lies between kernels.
+    pub(super) fn account(&self) -> Account {
+        account(self.device_us(), self.parts_us() + self.between_us().unwrap_or(0.0))
     }
 
     /// All parts together, each timed alone, µs.
@@ -98,6 +118,13 @@ impl Compiled {
         self.captured.graph_us.map(|us| (self.captured.compiled_us - us).max(0.0))
     }
 
+    /// What a kernel for a region must beat: what torch.compile runs there, or, where the pass was compiled with everything tried as well, the fastest
+    /// there is.
+    #[must_use]
+    pub const fn bar(&self) -> Bar {
+        if self.captured.autotune_us.is_some() { Bar::Fastest } else { Bar::Compiled }
+    }
+
     /// The region of a name.
     #[must_use]
     pub fn region(&self, name: &str) -> Option<&Region> {
@@ -116,8 +143,7 @@ impl Compiled {
     /// What [`Compiled::device_us`] becomes with what was `gained` installed, µs.
     #[must_use]
     pub fn predict(&self, gained: &BTreeMap<String, f64>) -> f64 {
-        let whole_us = self.device_us();
-        let base_us = account(whole_us, self.parts_us()).base_us;
+        let (whole_us, base_us) = (self.device_us(), self.account().base_us);
         let parts: Vec<(f64, f64)> = self
             .captured
             .regions
@@ -131,7 +157,7 @@ impl Compiled {
     /// takes no time at all, since nobody has a roofline of what PyTorch computes.
     #[must_use]
     pub fn ranked_targets(&self, gained: &BTreeMap<String, f64>) -> Vec<RankedTarget> {
-        let base_us = account(self.device_us(), self.parts_us()).base_us;
+        let base_us = self.account().base_us;
         let target = |row: CompiledRow<'_>| {
             let region = row.region;
             let dtype = region.element().filter(|_| region.why_not.is_none())?;
@@ -168,7 +194,7 @@ impl Compiled {
                 100.0 * gaps_us / self.captured.compiled_us
             ));
         }
-        let account = account(self.device_us(), self.parts_us());
+        let account = self.account();
         if account.other_us > MOST_OTHER * account.base_us {
             notes.push(format!(
                 "the parts do not explain {:.0} % of {}: Python between graphs, launches, copies, or others' work on the machine",
@@ -205,6 +231,7 @@ pub(crate) mod tests {
             calls,
             parts: Vec::new(),
             us,
+            busy_us: None,
         }
     }
 
@@ -221,6 +248,8 @@ pub(crate) mod tests {
             compiled_us: 100.0,
             autotune_us: None,
             graph_us: None,
+            kernels: None,
+            busy_us: None,
             call_us: 5.0,
             capture_s: 1.0,
             compile_s: 10.0,
@@ -295,6 +324,27 @@ pub(crate) mod tests {
         let text = profile.table();
         assert!(text.contains("launch gaps") && text.contains("reduce-overhead"), "{text}");
         assert!(text.contains("not explained") && text.contains("0.002"), "{text}");
+    }
+
+    #[test]
+    fn where_every_kernels_own_time_is_known_what_lies_between_them_is_a_row_and_the_rows_are_the_pass() {
+        let mut profile = sample();
+        (profile.captured.graph_us, profile.captured.busy_us) = (Some(90.0), Some(75.0));
+        profile.captured.kernels = Some(30.0);
+        assert_eq!(profile.between_us(), None, "of the parts nobody knows");
+        for region in &mut profile.captured.regions {
+            region.busy_us = region.us.map(|us| 0.9 * us);
+        }
+        assert!(near(profile.between_us().unwrap(), 15.0) && near(profile.parts_us(), 72.0));
+        let account = profile.account();
+        assert!(near(account.base_us, 90.0) && near(account.other_us, 3.0));
+        assert!(near(profile.rows()[0].share, 0.5), "the product's 45 of 90 µs");
+        assert!(near(profile.predict(&BTreeMap::from([("mm".to_owned(), 2.0)])), 67.5));
+        let text = profile.table();
+        assert!(text.contains("between kernels") && text.contains("0.50 µs a kernel"), "{text}");
+        // Parts whose own times are longer than the pass has are still all there is.
+        profile.captured.regions[1].busy_us = Some(60.0);
+        assert!(near(profile.account().overlap_us, 12.0));
     }
 
     #[test]

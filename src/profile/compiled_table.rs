@@ -1,6 +1,5 @@
 //! A compiled PyTorch model's parts as text.
 
-use super::account;
 use super::amdahl::gain;
 use super::compiled::{Compiled, CompiledRow};
 
@@ -33,7 +32,7 @@ impl Compiled {
         );
         let rows = self.rows();
         let width =
-            rows.iter().map(|row| row.region.name.chars().count()).max().unwrap_or(0).max("not explained".len());
+            rows.iter().map(|row| row.region.name.chars().count()).max().unwrap_or(0).max("between kernels".len());
         text += &format!(
             "  # {:<width$} {:<7} {:>5} {:>9} {:>6} {:>6} {:>6}\n",
             "part", "kind", "calls", "ms", "share", "2x", "gone"
@@ -42,6 +41,7 @@ impl Compiled {
             text += &format!("{:>3} {}\n", at + 1, line(row, width));
             text += &places(row);
         }
+        text += &self.between(width);
         text += &self.rest(width);
         if let Some(us) = self.gaps_us() {
             text +=
@@ -65,9 +65,22 @@ impl Compiled {
         text.trim_end().to_owned()
     }
 
+    /// What lies between kernels.
+    fn between(&self, width: usize) -> String {
+        let Some((us, kernels)) = self.between_us().zip(self.captured.kernels) else { return String::new() };
+        format!(
+            "    {:<width$} {:<7} {kernels:>5.0} {:>9.3} {:>6}  {:.2} µs a kernel: one that does the work of two saves that\n",
+            "between kernels",
+            "",
+            us / 1e3,
+            format!("{:.1}%", 100.0 * us / self.account().base_us),
+            us / kernels.max(1.0)
+        )
+    }
+
     /// What the parts do not explain, or, with a minus, how much longer they take alone.
     fn rest(&self, width: usize) -> String {
-        let account = account(self.device_us(), self.parts_us());
+        let account = self.account();
         let (sign, us) = if account.overlap_us > 0.0 { ("-", account.overlap_us) } else { ("", account.other_us) };
         format!(
             "    {:<width$} {:<7} {:>5} {:>9} {:>6}\n",

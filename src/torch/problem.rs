@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::TorchError;
 use super::wire::{Argument, Described, Figures, Given, TensorForm};
-use crate::op::{Dtype, OpSource, Shape, is_name};
+use crate::op::{Bar, Dtype, OpSource, Shape, is_name};
 
 /// The longest name of an operation that a file gets.
 const LONGEST: usize = 48;
@@ -35,12 +35,12 @@ impl Problem {
         Self::with(file, text, &described, Values::File)
     }
 
-    /// A region of a model: its inputs are drawn as those of the model were, as far as their figures say.
+    /// A region of a model, and what its kernels must beat: its inputs are drawn as those of the model were, as far as their figures say.
     ///
     /// # Errors
     /// Why it is none that a kernel can be judged by.
-    pub(super) fn region(file: &str, text: &str, described: Described) -> Result<Self, TorchError> {
-        Self::with(file, text, &described, Values::Figures)
+    pub(super) fn region(file: &str, text: &str, described: Described, bar: Bar) -> Result<Self, TorchError> {
+        Self::with(file, text, &described, Values::Figures(bar))
     }
 
     fn with(file: &str, text: &str, described: &Described, values: Values) -> Result<Self, TorchError> {
@@ -58,8 +58,8 @@ impl Problem {
 enum Values {
     /// `get_inputs` draws them.
     File,
-    /// They are drawn like those that were seen once.
-    Figures,
+    /// They are drawn like those that were seen once, in a model; with what is to be beaten there.
+    Figures(Bar),
 }
 
 /// The name of a file's operation: the file's own as a name in C, `23_Softmax.py` as `p23_softmax`.
@@ -147,7 +147,7 @@ fn element(dtype: &str) -> Option<&'static str> {
 
 /// The operation's file.
 fn operation(name: &str, file: &str, described: &Described, values: Values) -> Result<String, String> {
-    let figures = (values == Values::Figures).then(|| unlike(described)).flatten();
+    let figures = matches!(values, Values::Figures(_)).then(|| unlike(described)).flatten();
     if let Some(why) = refusal(described).or(figures) {
         return Err(why);
     }
@@ -164,6 +164,9 @@ fn operation(name: &str, file: &str, described: &Described, values: Values) -> R
         "oracle = \"torch\"\nsymbols = []\nflops = \"{}\"\nshrink = []\nprimary = 0\nsmoke = {{}}\nsweep = [{{}}]\nedges = []\nrandom = {{}}",
         described.flops.max(elements).max(1)
     );
+    if values == Values::Figures(Bar::Compiled) {
+        let _ = writeln!(text, "bar = \"compiled\"");
+    }
     for input in &described.inputs {
         match input {
             Argument::Scalar { name, value } => {
@@ -185,7 +188,7 @@ fn operation(name: &str, file: &str, described: &Described, values: Values) -> R
                 let dtype = element(&form.dtype).unwrap_or("T");
                 let draw = match values {
                     Values::File if !state => drawn(form, &described.structure)?,
-                    Values::File | Values::Figures => usual(form)?,
+                    Values::File | Values::Figures(_) => usual(form)?,
                 };
                 let _ = writeln!(
                     text,

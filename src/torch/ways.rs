@@ -20,9 +20,6 @@ pub enum Way {
 }
 
 impl Way {
-    /// Those of a run; the first is what anybody has.
-    pub const ALL: [Self; 3] = [Self::Eager, Self::Compiled, Self::MaxAutotune];
-
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {

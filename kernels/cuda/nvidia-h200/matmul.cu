@@ -45,7 +45,9 @@ A_ROWS      = "!TMA ? 64 : min(TILE_M, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 
 ROOM        = "max(1, SMS / (batch * ceil_div(M, TILE_M)))"     # blocks for each row of tiles
 GRAIN       = "trans_b == 1 ? 32 : 64 * PAIRS"
 # Few tiles: of NARROW columns, each shared by SPLIT blocks. Else as wide as fills the device once, 256 at most.
-TILE_N      = "!TMA ? 64 : ceil_div(N, NARROW) * 2 <= ROOM ? NARROW : min(256, max(GRAIN, ceil_div(ceil_div(N, ROOM), GRAIN) * GRAIN))"
+# With one row of tiles, as wide as fills it evenly some times: of 197 tiles of 256 columns (50257) a third would have the device for themselves.
+WAVES       = "batch * ceil_div(M, TILE_M) == 1 ? ceil_div(N, ROOM * 256) : 1"
+TILE_N      = "!TMA ? 64 : ceil_div(N, NARROW) * 2 <= ROOM ? NARROW : min(256, max(GRAIN, ceil_div(ceil_div(N, ROOM * WAVES), GRAIN) * GRAIN))"
 SHARE       = "min(min(ROOM / ceil_div(N, TILE_N), MAX_SPLIT), K / 512)"
 # Clusters of 4 fit into 120 of an H200's 132 multiprocessors, no more.
 SPLIT       = "!TMA ? 1 : SHARE >= 4 && batch * ceil_div(M, TILE_M) * ceil_div(N, TILE_N) * 4 <= SMS * 10 / 11 ? 4 : SHARE >= 2 ? 2 : 1"
@@ -55,7 +57,8 @@ BIASED      = "TMA && has_bias == 1"
 PIECES      = "TMA && PAIR == 1 && trans_b == 1 && K % 64 == 0 && N % 8 == 0 ? DEEP : 1"
 SLICE_BYTES = "(A_ROWS + TILE_N) * 128 * PIECES"    # a stage
 BY_MAP      = "!TMA ? 0 : SPLIT == 1 && TILE_N % 64 == 0 && N % 8 == 0"     # whether c is stored by the copy engine
-EXTRA_BYTES = "SPLIT > 1 ? TILE_M * TILE_N * 4 : BY_MAP ? TILE_M * 256 : 0"
+BY_ROWS     = "TMA && SPLIT == 1 && N % 8 != 0"     # or by a warp a row at a time, since rows of c begin anywhere
+EXTRA_BYTES = "SPLIT > 1 ? TILE_M * TILE_N * 4 : BY_MAP ? TILE_M * 256 : BY_ROWS ? TILE_M * 144 : 0"
 RING        = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 2304 - EXTRA_BYTES) / SLICE_BYTES))"
 TILES       = "batch * ceil_div(M, TILE_M * PAIR) * ceil_div(N, TILE_N)"     # of a cluster
 # With three tiles a block or more, each leaves while the next is multiplied. With one there is no next, and what else comes with it loses 1 %;
@@ -259,6 +262,34 @@ template <int COLUMNS> __device__ void store(const float *sums, T *c, int64_t ro
                 if (at + 1 < N) to[1] = (T)(both >> 16);
             }
         }
+}
+
+/* The same for a warp's 16 rows, where a row of c begins at any element: through 16 rows of 36 words (32, and 4 that keep rows in different banks), so
+   that a warp writes 128 neighbouring bytes at once. */
+template <int COLUMNS> __device__ void store_by_rows(uint32_t *words, const float *sums, T *c, int64_t row, int64_t column, int64_t M, int64_t N) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int begin = 0; begin < COLUMNS; begin += 64) {
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 8 && begin + j * 8 < COLUMNS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                words[(lane / 4 + e * 8) * 36 + j * 4 + lane % 4] = pack(sums[(begin / 8 + j) * 4 + e * 2], sums[(begin / 8 + j) * 4 + e * 2 + 1]);
+        __syncwarp();
+        const int width = (int)min((int64_t)min(64, COLUMNS - begin), N - column - begin), rows = (int)min((int64_t)16, M - row);
+        if (width <= 0) break;
+        for (int i = 0; i < rows; i++) {
+            T *const to = c + (row + i) * N + column + begin;
+            const T *const from = (const T *)(words + i * 36);
+            /* Pairs of elements that lie in one word of c; at the ends half of one may be somebody else's. */
+            for (int j = lane * 2 - (int)((uintptr_t)to / sizeof(T) % 2); j < width; j += 64) {
+                if (j >= 0 && j + 1 < width) *(uint32_t *)(to + j) = from[j] | (uint32_t)from[j + 1] << 16;
+                else if (j >= 0) to[j] = from[j];
+                else to[0] = from[0];
+            }
+        }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1)
@@ -576,6 +607,9 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
                 stage_sums(box, sums + j * 32);
                 if (threadIdx.x % 32 == 0) store_box(box, c_map, j0 + j * 64, warp_row, matrix);
             }
+#elif BY_ROWS
+            if (warp_row < M)
+                store_by_rows<TILE_N>((uint32_t *)(extra + threadIdx.x / 32 * 2304), sums, c + matrix * M * N, warp_row, j0, M, N);
 #elif SPLIT == 1
             if (warp_row < M) store<TILE_N>(sums, c + matrix * M * N, warp_row + threadIdx.x % 32 / 4, j0, M, N);
 #else
@@ -1010,24 +1044,39 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
     for (int i = 0; i < SUMS; i++)
         results[(part * BM + row + row_of(i)) * WIDTH + column + column_of(i)] = sums[i];
     __syncthreads();
-    const bool aligned = N % VEC == 0;
+    auto finished = [&](int i, int j) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS_K; k++) sum += results[(k * BM + i) * WIDTH + j];
+        if (has_bias && j < N - j0) sum += ws_load(bias[j0 + j]);
+        return ws_store(sum);
+    };
+    const int rows_here = (int)min((int64_t)BM, M - i0), width = (int)min((int64_t)BN, N - j0);
+    if (N % VEC != 0) { /* rows of c begin anywhere: a warp writes a row's neighbouring words at once */
+        constexpr int PER = 4 / sizeof(T);
+        for (int i = warp; i < rows_here; i += THREADS / 32) {
+            T *const to = c + i * N;
+            for (int j = threadIdx.x % 32 * PER - (int)((uintptr_t)to / sizeof(T) % PER); j < width; j += 32 * PER) {
+                __align__(4) T out[PER];
+#pragma unroll
+                for (int e = 0; e < PER; e++)
+                    if (j + e >= 0 && j + e < width) out[e] = finished(i, j + e);
+                if (j >= 0 && j + PER <= width) *(uint32_t *)(to + j) = *(uint32_t *)out;
+                else
+#pragma unroll
+                    for (int e = 0; e < PER; e++)
+                        if (j + e >= 0 && j + e < width) to[j + e] = out[e];
+            }
+        }
+        return;
+    }
     for (int piece = threadIdx.x; piece < BM * BN / VEC; piece += THREADS) {
         const int i = piece / (BN / VEC), j = piece % (BN / VEC) * VEC;
-        if (i >= M - i0 || j >= N - j0) continue;
+        if (i >= rows_here || j >= width) continue;
         __align__(16) T out[VEC];
 #pragma unroll
-        for (int e = 0; e < VEC; e++) {
-            float sum = 0;
-#pragma unroll
-            for (int k = 0; k < WARPS_K; k++) sum += results[(k * BM + i) * WIDTH + j + e];
-            if (has_bias && j + e < N - j0) sum += ws_load(bias[j0 + j + e]);
-            out[e] = ws_store(sum);
-        }
-        if (aligned) *(uint4 *)(c + i * N + j) = *(uint4 *)out;
-        else
-#pragma unroll
-            for (int e = 0; e < VEC; e++)
-                if (j + e < N - j0) c[i * N + j + e] = out[e];
+        for (int e = 0; e < VEC; e++) out[e] = finished(i, j + e);
+        *(uint4 *)(c + i * N + j) = *(uint4 *)out;
     }
 }
 

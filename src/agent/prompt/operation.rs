@@ -25,7 +25,10 @@ pub(super) fn describe(brief: &Brief) -> Result<Values, PromptError> {
     values.set("toml", fenced::code(&brief.source.toml));
     values.set("header", fenced::code(brief.source.oracle()));
     values.set("file", brief.file.clone());
-    values.set("standing", if brief.unwritten { UNWRITTEN } else { WRITTEN }.to_owned());
+    values.set(
+        "standing",
+        if brief.unwritten { UNWRITTEN.replace("BAR", op.bar.in_words()) } else { WRITTEN.to_owned() },
+    );
     values.set("incumbent", fenced::code(&brief.incumbent));
     values.set("headers", if language == Language::Cuda { headers(&brief.incumbent) } else { String::new() });
     Ok(values)
@@ -40,8 +43,7 @@ fn headers(file: &str) -> String {
 /// What the file is to which a change is asked for.
 const WRITTEN: &str = "The best kernel so far, whole.";
 const UNWRITTEN: &str = "There is no kernel yet: front matter and signature are right, the body is empty, and you write it. It is held \
-                         against PyTorch alone: what is computed is the reference above, and what there is to beat is the fastest of eager, \
-                         torch.compile and max-autotune, in pairs with your kernel. The first that is correct is gone on from even where it \
+                         against PyTorch alone: what is computed is the reference above, and what there is to beat is BAR, in pairs with your kernel. The first that is correct is gone on from even where it \
                          is slower; one that beats PyTorch is kept. It serves the types of its front matter, and `--against incumbent` means \
                          nothing yet.";
 

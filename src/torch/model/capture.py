@@ -17,6 +17,8 @@ import torch
 COLD, MOST_COPIES, LEAST_COPIED = 3, 16, 1 << 20
 # One graph of a region has so many calls, since starting a graph costs as much as a short kernel takes; fewer where they are long (µs).
 GRAPH_CALLS, GRAPH_US = 16, 2000.0
+# Replays of which every kernel's own time is taken.
+TRACED = 5
 
 
 class Captured:
@@ -275,6 +277,23 @@ def replayed(call, copies, device):
     return (call, 0) if replay is None else (replay, count)
 
 
+def traced(replay):
+    """Kernels and copies of a replay, and µs that they run, without what lies between them; none where the device does not tell."""
+    try:
+        from torch.profiler import ProfilerActivity
+        from torch.profiler import profile as trace
+
+        torch.cuda.synchronize()
+        with trace(activities=[ProfilerActivity.CUDA]) as found:
+            for _ in range(TRACED):
+                replay()
+            torch.cuda.synchronize()
+        ran = [one.device_time for one in found.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+        return (len(ran) / TRACED, sum(ran) / TRACED) if ran else None
+    except Exception:
+        return None
+
+
 def like(node, device):
     value = node.meta["val"]
     made = torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype, device=device)
@@ -391,11 +410,14 @@ def profile(request):
         tuned = torch.compile(model, dynamic=False, mode="max-autotune")
         calls["autotune"] = (lambda: tuned(*arguments), 1.0)
     replay = graphed(lambda: compiled(*arguments), device)
+    running = None
     if replay is not None:
         calls["graph"] = (replay, 1.0)
+        tell("tracing its kernels")
+        running = traced(replay)
     replays = {}
     for key, row in rows.items():
-        row["us"] = None
+        row["us"] = row["busy_us"] = None
         if row["kind"] != "joined" and is_static(ones[key]):
             tell(f"compiling {row['name']} by itself")
             try:
@@ -403,6 +425,9 @@ def profile(request):
                 with torch.no_grad():
                     call()
                     call, replays[key] = replayed(call, copies, device)
+                if running and replays[key]:
+                    ran = traced(call)
+                    row["busy_us"] = ran and ran[1] / replays[key]
                 calls[key] = (call, 0.25)
             except Exception as error:
                 notes.append(f"{row['name']} could not be run alone: {type(error).__name__}: {first_line(error)}")
@@ -415,6 +440,7 @@ def profile(request):
     answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
     answer["call_us"] = times.get("small", 0.0)
     answer["graph_us"] = times.get("graph")
+    answer["kernels"], answer["busy_us"] = running or (None, None)
     for key, row in rows.items():
         if key in times:
             # What it costs to call a compiled function is no part of the region: in the model it is paid once.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::wire::Described;
 use super::{Problem, Python, TorchError};
 use crate::kernel::Call;
-use crate::op::{Dtype, OpSource};
+use crate::op::{Bar, Dtype, OpSource};
 
 /// What finds regions, in Python; it needs torch alone.
 pub const REGIONS: &str = include_str!("regions.py");
@@ -142,6 +142,9 @@ pub struct Region {
     pub parts: Vec<String>,
     /// µs of one call, timed by itself as torch.compile runs it; none where that failed, and for a joined one.
     pub us: Option<f64>,
+    /// µs that its kernels run in one call, each by its own time; none where the device does not tell.
+    #[serde(default)]
+    pub busy_us: Option<f64>,
 }
 
 impl Region {
@@ -149,14 +152,14 @@ impl Region {
     ///
     /// # Errors
     /// Why no kernel can be judged for it, in a sentence.
-    pub fn operation(&self) -> Result<OpSource, String> {
+    pub fn operation(&self, bar: Bar) -> Result<OpSource, String> {
         if let Some(why) = &self.why_not {
             return Err(why.clone());
         }
         let (Some(text), Some(described)) = (&self.source, &self.described) else {
             return Err("nothing is known of its text".into());
         };
-        let problem = Problem::region(&format!("{}.py", self.name), text, described.clone());
+        let problem = Problem::region(&format!("{}.py", self.name), text, described.clone(), bar);
         problem.map(|problem| problem.source).map_err(|error| error.to_string())
     }
 
@@ -194,6 +197,12 @@ pub struct Captured {
     /// The compiled pass as a CUDA graph, where it can be one: what the device takes, without what starting kernels costs.
     #[serde(default)]
     pub graph_us: Option<f64>,
+    /// Kernels and copies of that graph.
+    #[serde(default)]
+    pub kernels: Option<f64>,
+    /// What these run, each by its own time, without what lies between them.
+    #[serde(default)]
+    pub busy_us: Option<f64>,
     /// What calling something compiled costs by itself; it has been taken off fused regions that no CUDA graph replayed.
     pub call_us: f64,
     /// Seconds to capture the graphs.

@@ -30,12 +30,13 @@ fn region() -> Region {
         calls: 2,
         parts: Vec::new(),
         us: Some(3.0),
+        busy_us: None,
     }
 }
 
 #[test]
 fn a_region_is_an_operation_over_its_tensors() {
-    let source = region().operation().unwrap();
+    let source = region().operation(Bar::Compiled).unwrap();
     assert_eq!((source.name.as_str(), region().element()), ("mul_0123abcd", Some(Dtype::F32)));
     let op = source.operation().unwrap();
     assert_eq!(op.c_function(), "void mul_0123abcd(const T *x0, const T *w0, T *out);");
@@ -45,9 +46,9 @@ fn a_region_is_an_operation_over_its_tensors() {
 #[test]
 fn one_that_cannot_be_judged_says_why() {
     let refused = Region { why_not: Some("a tensor has gaps".into()), ..region() };
-    assert_eq!(refused.operation().unwrap_err(), "a tensor has gaps");
+    assert_eq!(refused.operation(Bar::Compiled).unwrap_err(), "a tensor has gaps");
     let unknown = Region { source: None, ..region() };
-    assert!(unknown.operation().unwrap_err().contains("text"));
+    assert!(unknown.operation(Bar::Compiled).unwrap_err().contains("text"));
 }
 
 #[test]
