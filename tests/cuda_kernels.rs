@@ -84,7 +84,8 @@ fn products_with_rows_that_begin_anywhere_compile_in_every_dtype() {
     // A vocabulary of 50257: one row of tiles, several, few rows of a.
     let shapes = [128, 1024, 17].map(|rows| Shape::from([("M", rows), ("N", 50257), ("K", 768), ("trans_b", 1)]));
     for (file, gpu) in [("matmul.cu", GPUS[0]), ("nvidia-h200/matmul.cu", GPUS[1])] {
-        let kernel = KernelFile::parse(&std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap()).unwrap();
+        let kernel =
+            KernelFile::parse(&std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap()).unwrap();
         let facts = facts(gpu);
         for (shape, dtype) in shapes.iter().flat_map(|shape| Dtype::ALL.map(|dtype| (shape, dtype))) {
             let resolution = kernel.resolve(&op.complete(shape).unwrap(), dtype, &facts).unwrap();

@@ -155,11 +155,11 @@ started = list(cuda._driver.started)
 code = next(iter(operators.LOADED.values())).code
 class Device:
     index = 0
-streams = [code.zeros(Device, 256) for _ in range(2)]
+streams = [code.lasting(Device, 7, 256) for _ in range(2)]
 capturing = True
-captured = [code.zeros(Device, 256) for _ in range(2)]
+captured = [code.lasting(Device, 7, 256) for _ in range(2)]
 code.slots[0].free = iter(())
-print(json.dumps(dict(started=started, streams=streams, captured=captured, none=code.zeros(Device, 256))))
+print(json.dumps(dict(started=started, streams=streams, captured=captured, none=code.lasting(Device, 7, 256))))
 ";
 
 /// What a program says that imports the package, as JSON; none where there is no PyTorch.
@@ -178,8 +178,8 @@ fn python(place: &Path, program: &str) -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// A launch is given addresses, maps and numbers as they are now; zeros that a kernel keeps are one place for a stream, another for each
-/// call in a graph, and none where there are none left.
+/// A launch is given addresses, maps and numbers as they are now; scratch that stays is one place for a stream, another for each call in a
+/// graph, and none where there are none left.
 fn launches_are_told_what_is_theirs(place: &Path) {
     let Some(seen) = python(place, STARTED) else { return };
     let one = |first: u64| json!([first + 256, first, first + 512, -5, 0.5, first]);

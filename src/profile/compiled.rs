@@ -93,6 +93,14 @@ impl Compiled {
         it.graph_us.zip(it.busy_us).filter(|_| known).map(|(graph_us, busy_us)| (graph_us - busy_us).max(0.0))
     }
 
+    /// Whether the parts have as many kernels together as the pass: what they take longer there than alone is then no other's time.
+    #[must_use]
+    pub fn has_the_same_kernels(&self) -> bool {
+        let of = |region: &Region| region.kernels.map_or(0.0, |kernels| kernels * f64::from(region.calls));
+        let parts: f64 = self.captured.regions.iter().filter(|it| it.kind != Kind::Joined).map(of).sum();
+        self.between_us().is_some() && self.captured.kernels.is_some_and(|kernels| (kernels - parts).abs() < 0.5)
+    }
+
     /// What the pass takes, and what is left of it beside its parts and what lies between kernels.
     pub(super) fn account(&self) -> Account {
         account(self.device_us(), self.parts_us() + self.between_us().unwrap_or(0.0))
@@ -195,7 +203,7 @@ impl Compiled {
             ));
         }
         let account = self.account();
-        if account.other_us > MOST_OTHER * account.base_us {
+        if account.other_us > MOST_OTHER * account.base_us && !self.has_the_same_kernels() {
             notes.push(format!(
                 "the parts do not explain {:.0} % of {}: Python between graphs, launches, copies, or others' work on the machine",
                 100.0 * account.other_us / account.base_us,
@@ -231,6 +239,7 @@ pub(crate) mod tests {
             calls,
             parts: Vec::new(),
             us,
+            kernels: None,
             busy_us: None,
         }
     }
@@ -342,6 +351,14 @@ pub(crate) mod tests {
         assert!(near(profile.predict(&BTreeMap::from([("mm".to_owned(), 2.0)])), 67.5));
         let text = profile.table();
         assert!(text.contains("between kernels") && text.contains("0.50 µs a kernel"), "{text}");
+        // As many kernels in the parts as in the pass.
+        assert!(!profile.has_the_same_kernels() && text.contains("not explained"), "{text}");
+        for (region, kernels) in profile.captured.regions.iter_mut().zip([10.0, 10.0, 99.0, 0.0]) {
+            region.kernels = Some(kernels);
+        }
+        let text = profile.table();
+        assert!(profile.has_the_same_kernels() && text.contains("longer in the pass"), "{text}");
+        assert!(!text.contains("not explained"), "{text}");
         // Parts whose own times are longer than the pass has are still all there is.
         profile.captured.regions[1].busy_us = Some(60.0);
         assert!(near(profile.account().overlap_us, 12.0));

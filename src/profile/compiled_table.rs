@@ -32,7 +32,7 @@ impl Compiled {
         );
         let rows = self.rows();
         let width =
-            rows.iter().map(|row| row.region.name.chars().count()).max().unwrap_or(0).max("between kernels".len());
+            rows.iter().map(|row| row.region.name.chars().count()).max().unwrap_or(0).max("longer in the pass".len());
         text += &format!(
             "  # {:<width$} {:<7} {:>5} {:>9} {:>6} {:>6} {:>6}\n",
             "part", "kind", "calls", "ms", "share", "2x", "gone"
@@ -82,9 +82,12 @@ impl Compiled {
     fn rest(&self, width: usize) -> String {
         let account = self.account();
         let (sign, us) = if account.overlap_us > 0.0 { ("-", account.overlap_us) } else { ("", account.other_us) };
+        let (name, why) = match self.has_the_same_kernels() && account.other_us > 0.0 {
+            true => ("longer in the pass", "  than alone, the same kernels: caches are as the one before left them"),
+            false => ("not explained", ""),
+        };
         format!(
-            "    {:<width$} {:<7} {:>5} {:>9} {:>6}\n",
-            "not explained",
+            "    {name:<width$} {:<7} {:>5} {:>9} {:>6}{why}\n",
             "",
             "",
             format!("{sign}{:.3}", us / 1e3),

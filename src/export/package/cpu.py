@@ -82,11 +82,15 @@ class Code:
     def notice(self, device):
         return None
 
-    def zeros(self, device, size):
-        """None that stay zeros: clearing some costs next to nothing."""
+    def stream(self, device):
+        """There are none."""
+        return 0
+
+    def lasting(self, device, stream, size):
+        """None: several threads may call at a time, and memory costs next to nothing."""
         return None
 
-    def run(self, device, addresses, zeroed, look, tensors):
+    def run(self, device, stream, addresses, zeroed, look, tensors):
         if look:
             look(tensors)
         for address, size in zeroed:

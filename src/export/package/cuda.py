@@ -16,7 +16,7 @@ BUFFER = ctypes.sizeof(ctypes.c_uint64)
 MAP, MAP_ALIGNMENT = 128, 64
 # Weights of a model have as many places as there are layers, and results come back to the same ones.
 MOST_MAPS, MOST_SEEN = 4096, 4096
-# Buffers of zeros for streams, and for calls in CUDA graphs.
+# Places of lasting scratch, for streams, and for calls in CUDA graphs.
 MOST_SLOTS, SLOTS_BYTES = 2048, 4 << 20
 
 
@@ -36,8 +36,8 @@ class Config(ctypes.Structure):
 
 
 def empty(shape, stride, dtype, device):
-    """A tensor with no contents; by the way that torch.compile's own code takes, where it is there, in a quarter of the time."""
-    if _empty is not None and device.index == torch._C._cuda_getDevice():
+    """A tensor with no contents on the current device; by the way that torch.compile's own code takes, where it is there, in a quarter of the time."""
+    if _empty is not None:
         return _empty(shape, stride, dtype)
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
@@ -149,12 +149,15 @@ class Code:
             made.append(Launch(launch, modules[path]))
         return made
 
-    def zeros(self, device, size):
-        """The address of zeros that the kernel leaves as zeros, for the current stream, or for one call in a graph; none where there are none
-        left, and some are to be cleared."""
+    def stream(self, device):
+        """The current stream there; none where another device is the current one."""
         index = device.index
-        if index != torch._C._cuda_getDevice():
-            return None
+        return torch._C._cuda_getCurrentRawStream(index) if index == torch._C._cuda_getDevice() else None
+
+    def lasting(self, device, stream, size):
+        """The address of scratch that stays, zeros where the kernel leaves zeros: one place for a stream, on which launches follow each other, and one for
+        each call in a graph; none where there are none left."""
+        index = device.index
         capturing = torch._C._cuda_isCurrentStreamCapturing()
         slots = self.slots.get(index)
         if slots is None:
@@ -168,20 +171,16 @@ class Code:
         if capturing:
             # Graphs run on any stream, and beside each other.
             return slots.take()
-        stream = torch._C._cuda_getCurrentRawStream(index)
-        if stream not in slots.of_stream:
-            slots.of_stream[stream] = slots.take()
-        return slots.of_stream[stream]
+        place = slots.of_stream.get(stream)
+        if place is None:
+            place = slots.of_stream[stream] = slots.take()
+        return place
 
-    def run(self, device, addresses, zeroed, look, tensors):
+    def run(self, device, stream, addresses, zeroed, look, tensors):
         """Starts it; `look` is called with the tensors where these addresses are new."""
         index = device.index
-        if index != torch._C._cuda_getDevice():
-            with torch.cuda.device(index):
-                return self.run(device, addresses, zeroed, look, tensors)
-        stream = torch._C._cuda_getCurrentRawStream(index)
         launches = self.ready.get(index)
-        if launches is None or look and (index, *addresses) not in self.seen:
+        if launches is None or look and tuple(addresses) not in self.seen:
             if look:
                 look(tensors)
             launches = self.prepare(device, addresses)
@@ -203,20 +202,21 @@ class Code:
                 self.ready[device.index] = self.load(device)
             if len(self.seen) >= MOST_SEEN:
                 self.seen.clear()
-            self.seen.add((device.index, *addresses))
+            # No two devices have an address in common.
+            self.seen.add(tuple(addresses))
             return self.ready[device.index]
 
 
 class Slots:
-    """Zeros on the current device, for so many calls at a time. Not PyTorch's memory: what it allocates while a model of mode="reduce-overhead"
+    """Memory on the current device that is zeros at first, for so many calls at a time. Not PyTorch's memory: what it allocates while a model of mode="reduce-overhead"
     warms up belongs to the graphs' pool, and it looks for whatever is left there. They stay as long as the process."""
 
     def __init__(self, size):
         count, at = max(1, min(MOST_SLOTS, SLOTS_BYTES // size)), ctypes.c_uint64()
-        check(driver().cuMemAlloc_v2(ctypes.byref(at), count * size), "allocating zeros")
-        check(driver().cuMemsetD8_v2(at, 0, count * size), "clearing them")
+        check(driver().cuMemAlloc_v2(ctypes.byref(at), count * size), "allocating scratch")
+        check(driver().cuMemsetD8_v2(at, 0, count * size), "clearing it")
         # Whatever stream they are used on.
-        check(driver().cuCtxSynchronize(), "clearing them")
+        check(driver().cuCtxSynchronize(), "clearing it")
         self.free, self.of_stream = iter(range(at.value, at.value + count * size, size)), {}
 
     def take(self):

@@ -8,8 +8,10 @@ _done = False
 def function_of(kernel):
     """The kernel's direct call as a function of its own, which a graph can hold by its name."""
 
+    run, check = kernel.call, kernel.check
+
     def call(*tensors):
-        return kernel.direct(*tensors)
+        return run(tensors, check)
 
     call.__name__ = call.__qualname__ = f"{NAMESPACE}_{kernel.name}"
     return call

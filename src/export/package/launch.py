@@ -18,6 +18,8 @@ IS_OURS = f"is_{KIND}"
 
 # Scratch buffers lie in one allocation, each on so many bytes.
 APART = 256
+# Scratch of so many bytes stays where it is, one place for each stream; of more only what a kernel leaves as zeros does.
+SMALL = 64 << 10
 
 
 def ready():
@@ -41,6 +43,7 @@ class Kernel:
         self.kept = sum(size_of(one) for one in plan["scratch"] if one["kept"])
         self.scratch = sum(map(size_of, plan["scratch"]))
         self.others = self.scratch - self.kept
+        self.lasting = self.scratch if self.scratch <= SMALL else self.kept
         self.places, self.zeroed, next_at = [], [], {False: 0, True: self.others}
         for one in plan["scratch"]:
             place = next_at[one["kept"]]
@@ -69,39 +72,45 @@ class Kernel:
 
     def __call__(self, *tensors):
         self.check(tensors)
-        return self.call(tensors, None)
+        return self.call(tensors)
 
-    def direct(self, *tensors):
-        """For code made for one graph, in which a call always has tensors of the same form: they are looked at where there is something to
-        prepare, as for new addresses."""
-        return self.call(tensors, self.check)
-
-    def call(self, tensors, look):
-        device = tensors[0].device
+    def call(self, tensors, look=None):
+        """`look` is called with the tensors where there is something to prepare, as for new addresses: code made for one graph, in which a call always
+        has tensors of the same form, is looked at no more often."""
+        device, code = tensors[0].device, self.code
+        stream = code.stream(device)
+        if stream is None:
+            with torch.cuda.device(device):
+                return self.call(tensors, look)
         addresses = [one.data_ptr() for one in tensors]
         for address in addresses:
-            if address % self.code.alignment:
+            if address % code.alignment:
                 # The judge's buffers are aligned, and a slice may begin anywhere.
                 tensors = [self.aligned(one) for one in tensors]
                 addresses = [one.data_ptr() for one in tensors]
                 break
         outputs = [empty(*made, device) for made in self.made]
         addresses += [one.data_ptr() for one in outputs]
-        zeroed = ()
-        if self.scratch:
-            zeros = self.code.zeros(device, self.kept) if self.kept else None
-            size, kept = (self.others, zeros - self.others) if zeros else (self.scratch, None)
-            first = 0
-            if size:
-                scratch = empty((size + APART,), (1,), torch.uint8, device)
-                first = -(-scratch.data_ptr() // APART) * APART
-            addresses += [(kept if kept is not None and place >= self.others else first) + place for place in self.places]
-            zeroed = [(first + place, size) for place, size in self.zeroed]
-            if self.kept and not zeros:
-                zeroed.append((first + self.others, self.kept))
-        self.code.run(device, addresses, zeroed, look, tensors)
+        # What is held lives until the kernel is in the stream.
+        zeroed, held = self.with_scratch(device, stream, addresses) if self.scratch else ((), None)
+        code.run(device, stream, addresses, zeroed, look, tensors)
         self.calls += 1
         return outputs[0] if self.single else tuple(outputs)
+
+    def with_scratch(self, device, stream, addresses):
+        """Adds the addresses of scratch buffers; what is to be cleared of them, and what is to be held."""
+        lasting = self.code.lasting(device, stream, self.lasting) if self.lasting else None
+        if lasting is not None and self.lasting == self.scratch:
+            addresses += [lasting + place for place in self.places]
+            return [(lasting + place, size) for place, size in self.zeroed], None
+        size, kept = (self.scratch, None) if lasting is None else (self.others, lasting - self.others)
+        held = empty((size + APART,), (1,), torch.uint8, device)
+        first = -(-held.data_ptr() // APART) * APART
+        addresses += [(kept if kept is not None and place >= self.others else first) + place for place in self.places]
+        zeroed = [(first + place, size) for place, size in self.zeroed]
+        if self.kept and kept is None:
+            zeroed.append((first + self.others, self.kept))
+        return zeroed, held
 
     def aligned(self, one):
         if one.data_ptr() % self.code.alignment == 0:

@@ -417,7 +417,7 @@ def profile(request):
         running = traced(replay)
     replays = {}
     for key, row in rows.items():
-        row["us"] = row["busy_us"] = None
+        row["us"] = row["busy_us"] = row["kernels"] = None
         if row["kind"] != "joined" and is_static(ones[key]):
             tell(f"compiling {row['name']} by itself")
             try:
@@ -426,8 +426,8 @@ def profile(request):
                     call()
                     call, replays[key] = replayed(call, copies, device)
                 if running and replays[key]:
-                    ran = traced(call)
-                    row["busy_us"] = ran and ran[1] / replays[key]
+                    if ran := traced(call):
+                        row["kernels"], row["busy_us"] = (one / replays[key] for one in ran)
                 calls[key] = (call, 0.25)
             except Exception as error:
                 notes.append(f"{row['name']} could not be run alone: {type(error).__name__}: {first_line(error)}")

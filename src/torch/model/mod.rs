@@ -142,6 +142,9 @@ pub struct Region {
     pub parts: Vec<String>,
     /// µs of one call, timed by itself as torch.compile runs it; none where that failed, and for a joined one.
     pub us: Option<f64>,
+    /// Kernels and copies of one call, where the device tells.
+    #[serde(default)]
+    pub kernels: Option<f64>,
     /// µs that its kernels run in one call, each by its own time; none where the device does not tell.
     #[serde(default)]
     pub busy_us: Option<f64>,

@@ -30,6 +30,7 @@ fn region() -> Region {
         calls: 2,
         parts: Vec::new(),
         us: Some(3.0),
+        kernels: None,
         busy_us: None,
     }
 }
