@@ -155,11 +155,12 @@ started = list(cuda._driver.started)
 code = next(iter(operators.LOADED.values())).code
 class Device:
     index = 0
-streams = [code.lasting(Device, 7, 256) for _ in range(2)]
+lasting = lambda: code.lasting(Device, 7, 256, code.is_capturing())
+streams = [lasting() for _ in range(2)]
 capturing = True
-captured = [code.lasting(Device, 7, 256) for _ in range(2)]
-code.slots[0].free = iter(())
-print(json.dumps(dict(started=started, streams=streams, captured=captured, none=code.lasting(Device, 7, 256))))
+captured = [lasting() for _ in range(2)]
+code.slots[0, 256].free = iter(())
+print(json.dumps(dict(started=started, streams=streams, captured=captured, none=lasting())))
 ";
 
 /// What a program says that imports the package, as JSON; none where there is no PyTorch.

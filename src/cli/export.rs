@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 
 use super::options::{DeviceArgs, PythonArgs, WorkerArgs};
-use super::{bench, device, pytorch, session, status};
+use super::{bench, device, pytorch, session, status, whole};
 use crate::backend::{cpu, cuda};
 use crate::device::{Opening, cached_card, cpu_flags, detect_cpu};
 use crate::engine::{RunState, TargetState};
@@ -14,6 +14,7 @@ use crate::evaluation::Evaluation;
 use crate::export::{self, Chosen, Maker, Plans, Platform, Receipt, Wanted};
 use crate::harness::{EvaluationTask, Progress};
 use crate::history::{Archive, JournalEntry, Order};
+use crate::verify::Culprit;
 use crate::worker::protocol::Ask;
 use crate::workspace::{BackendName, Settings, Workspace, cache_dir};
 
@@ -53,11 +54,14 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
-    let wanted = Winners { all: args.all, arch: &args.arch, python: &args.python };
+    let refused = whole::refused(&workspace, &run)?;
+    let wanted = Winners { all: args.all, refused: &refused, arch: &args.arch, python: &args.python };
     let Some(plans) = package(&archive, &state, &args.output, &wanted)? else {
-        bail!(
+        let mut why = vec![format!(
             "run {run} has no kernel that is faster than what torch.compile runs there now; --all exports those that are right all the same"
-        );
+        )];
+        why.extend(refused.iter().map(|it| format!("the whole model does not agree with {}: {}", it.op, it.why)));
+        bail!("{}", why.join("\n"));
     };
     let mut lines =
         vec![format!("wrote {} ({} kernels, version {})", args.output.display(), plans.kernels.len(), plans.version)];
@@ -70,7 +74,11 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         }));
     }
     lines.extend(
-        state.targets.iter().filter(|it| !plans.kernels.iter().any(|plan| plan.name == it.op)).filter_map(left_out),
+        state
+            .targets
+            .iter()
+            .filter(|it| !plans.kernels.iter().any(|plan| plan.name == it.op))
+            .filter_map(|it| left_out(it, &refused)),
     );
     let name = &plans.name;
     lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model)"));
@@ -85,6 +93,8 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 pub(super) struct Winners<'a> {
     /// Those that were not measured to be faster than PyTorch too.
     pub(super) all: bool,
+    /// Those that the whole model does not agree with: only with `all`.
+    pub(super) refused: &'a [Culprit],
     /// Other architectures.
     pub(super) arch: &'a [u32],
     pub(super) python: &'a PythonArgs,
@@ -104,6 +114,9 @@ pub(super) fn package(
     let compiled = pytorch::of_run(state)?;
     let mut kernels = Vec::new();
     for target in &state.targets {
+        if !winners.all && winners.refused.iter().any(|it| it.op == target.op) {
+            continue;
+        }
         if let Some(chosen) = chosen(winners.all, archive, state, target)? {
             kernels.push(chosen);
         }
@@ -150,8 +163,11 @@ pub(super) fn package(
 }
 
 /// Why a target that was judged is not in the package.
-fn left_out(target: &TargetState) -> Option<String> {
+fn left_out(target: &TargetState, refused: &[Culprit]) -> Option<String> {
     target.start_us?;
+    if let Some(culprit) = refused.iter().find(|it| it.op == target.op) {
+        return Some(format!("  {} is left out: the whole model does not agree with it: {}", target.op, culprit.why));
+    }
     let against = target.against.as_deref().unwrap_or("its first version");
     Some(format!("  {} is left out: {:.2}x {against}", target.op, target.vs_user()))
 }

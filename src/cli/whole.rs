@@ -1,7 +1,7 @@
 //! A PyTorch model at the end of a run: with what was kept, and without. Each kernel was judged by itself; what it gives in its place only
 //! the whole can say.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -11,20 +11,63 @@ use super::options::PythonArgs;
 use super::problem::told;
 use super::verify_package::asked;
 use crate::engine::RunState;
-use crate::export::{self, Asked, Verified};
+use crate::export::{self, Asked, Diagnosis, Plans, Verified};
 use crate::history::Archive;
 use crate::op::Bar;
-use crate::torch::Python;
+use crate::torch::{Python, TorchError};
+use crate::verify::Culprit;
 use crate::workspace::{DeviceLock, PRIVATE_FOLDER, Workspace, cache_dir};
+
+/// What the model does not agree with, in the run's folder.
+const REFUSED: &str = "refused.json";
+
+/// What the whole model said of a run's kernels.
+#[derive(Debug, Default)]
+struct Settled {
+    /// The comparison with what is left in the package; none where nothing is.
+    verified: Option<Verified>,
+    /// Kernels that the model does not agree with, and why.
+    refused: Vec<Culprit>,
+}
 
 /// What was seen of the whole.
 pub(super) struct Whole {
-    verified: Verified,
+    settled: Settled,
     package: PathBuf,
     model: PathBuf,
 }
 
-/// Tries what a run kept in its model, as a package in the run's folder, in a fresh process; none where it kept nothing, or is on no PyTorch model.
+/// A model, and packages of a run's kernels to try in it.
+trait Trying {
+    /// The package of all but these kernels; none where none is left.
+    fn package(&mut self, refused: &[Culprit]) -> anyhow::Result<Option<Plans>>;
+    fn verify(&mut self, plans: &Plans) -> Result<Verified, TorchError>;
+    fn diagnose(&mut self, plans: &Plans, all: &Result<Verified, TorchError>) -> Result<Diagnosis, TorchError>;
+}
+
+/// Leaves out what the model does not agree with, until it agrees with what is left. Where no kernel alone is to blame all are left out.
+fn settle(model: &mut impl Trying) -> anyhow::Result<Settled> {
+    let mut refused: Vec<Culprit> = Vec::new();
+    while let Some(plans) = model.package(&refused)? {
+        let seen = model.verify(&plans);
+        if seen.as_ref().is_ok_and(|verified| verified.wrong().is_empty()) {
+            return Ok(Settled { verified: seen.ok(), refused });
+        }
+        // Its error is of the model without any kernel, or of PyTorch.
+        let diagnosis = model.diagnose(&plans, &seen).map_err(told)?;
+        let mut wrong = diagnosis.wrong();
+        if wrong.is_empty() {
+            let fault = diagnosis.all.as_deref().unwrap_or("the model does not run");
+            let why = format!("no kernel alone is to blame, but all together: {fault}");
+            wrong = plans.kernels.iter().map(|plan| Culprit { op: plan.name.clone(), why: why.clone() }).collect();
+        }
+        refused.extend(wrong);
+    }
+    Ok(Settled { verified: None, refused })
+}
+
+/// Tries what a run kept in its model, as a package in the run's folder, in fresh processes; none where it kept nothing, or is on no PyTorch
+/// model. What the model does not agree with is written down for `export`, which leaves it out.
 ///
 /// # Errors
 /// A package that cannot be written, a Python without PyTorch, a model that fails.
@@ -39,53 +82,112 @@ pub(super) async fn of_run(
     heard.await?
 }
 
+/// A run's kernels and its model.
+struct Tried<'a> {
+    archive: &'a Archive,
+    state: &'a RunState,
+    output: &'a Path,
+    model: &'a Path,
+    python: &'a PythonArgs,
+    max_autotune: bool,
+}
+
+impl Tried<'_> {
+    fn asked<'a>(&'a self, plans: &'a Plans) -> Asked<'a> {
+        Asked { max_autotune: self.max_autotune, ..asked(plans, self.output, self.model) }
+    }
+
+    fn python(&self) -> Python {
+        Python::chosen(self.python.python.as_deref())
+    }
+}
+
+impl Trying for Tried<'_> {
+    fn package(&mut self, refused: &[Culprit]) -> anyhow::Result<Option<Plans>> {
+        if self.output.exists() {
+            std::fs::remove_dir_all(self.output).with_context(|| self.output.display().to_string())?;
+        }
+        let winners = Winners { all: false, refused, arch: &[], python: self.python };
+        package(self.archive, self.state, self.output, &winners)
+    }
+
+    fn verify(&mut self, plans: &Plans) -> Result<Verified, TorchError> {
+        super::say("verifying the whole model, before and after");
+        export::verify(&self.python(), &self.asked(plans), &mut |_| {})
+    }
+
+    fn diagnose(&mut self, plans: &Plans, all: &Result<Verified, TorchError>) -> Result<Diagnosis, TorchError> {
+        super::warn("the model does not agree with what was kept: each kernel is tried alone");
+        export::diagnose(&self.python(), &self.asked(plans), plans, all, &mut |_| {})
+    }
+}
+
 fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow::Result<Option<Whole>> {
     let Some(max_autotune) = state.workload.compiled().map(|compiled| compiled.bar() == Bar::Fastest) else {
         return Ok(None);
     };
     let archive = Archive::open(workspace)?;
     // A name that Python can import.
-    let folder = workspace.root().join(PRIVATE_FOLDER).join(&state.run).join("package");
-    let output = folder.join(format!("run_{}", state.run));
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    }
-    let winners = Winners { all: false, arch: &[], python };
-    let Some(plans) = package(&archive, state, &output, &winners)? else { return Ok(None) };
+    let output = folder_of(workspace, &state.run).join("package").join(format!("run_{}", state.run));
     let model = workspace.root().join(&state.model);
     let model = model.canonicalize().with_context(|| model.display().to_string())?;
-    super::say("verifying the whole model, before and after");
     // While another run is timing, both would be spoiled.
     let _lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
-    let python = Python::chosen(python.python.as_deref());
-    let question = Asked { max_autotune, ..asked(&plans, &output, &model) };
-    let verified = export::verify(&python, &question, &mut |_| {}).map_err(told)?;
-    Ok(Some(Whole { verified, package: output, model }))
+    let mut asking = Tried { archive: &archive, state, output: &output, model: &model, python, max_autotune };
+    let settled = settle(&mut asking)?;
+    let path = folder_of(workspace, &state.run).join(REFUSED);
+    match settled.refused.is_empty() {
+        true if path.exists() => std::fs::remove_file(&path).with_context(|| path.display().to_string())?,
+        true => {}
+        false => std::fs::write(&path, serde_json::to_string_pretty(&settled.refused)?)
+            .with_context(|| path.display().to_string())?,
+    }
+    let nothing = settled.verified.is_none() && settled.refused.is_empty();
+    Ok((!nothing).then_some(Whole { settled, package: output, model }))
+}
+
+fn folder_of(workspace: &Workspace, run: &str) -> PathBuf {
+    workspace.root().join(PRIVATE_FOLDER).join(run)
+}
+
+/// The kernels of a run that its model did not agree with as it ended, and why.
+///
+/// # Errors
+/// A file that is there and cannot be read: what it says must not be lost.
+pub(super) fn refused(workspace: &Workspace, run: &str) -> anyhow::Result<Vec<Culprit>> {
+    let path = folder_of(workspace, run).join(REFUSED);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => serde_json::from_str(&text).with_context(|| path.display().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
 }
 
 impl Whole {
-    /// Whether results are what they were.
+    /// Whether the model agrees with everything that was kept.
     pub(super) fn is_right(&self) -> bool {
-        self.verified.wrong().is_empty()
+        self.settled.refused.is_empty()
     }
 
     /// What was seen, and what to do where it is not what was hoped for.
     pub(super) fn text(&self) -> String {
-        let mut text = self.verified.text();
-        let gain = self.verified.replayed_gain().or_else(|| self.verified.gain());
-        let culprit = format!(
-            "warpsmith verify {} --model {} --diagnose    names the kernel",
-            self.package.display(),
-            self.model.display()
-        );
-        if !self.is_right() {
-            text += &format!("\nOUTPUTS DIFFER with what was kept: {culprit}");
-        } else if gain.is_some_and(|(_, _, most)| most < 1.0) {
-            text += &format!(
-                "\nthe model is NOT faster with what was kept, though each kernel is by itself: {culprit} that costs more than it gains"
-            );
+        let Settled { verified, refused } = &self.settled;
+        let mut lines: Vec<String> = verified.iter().map(Verified::text).collect();
+        let gain = verified.as_ref().and_then(|verified| verified.replayed_gain().or_else(|| verified.gain()));
+        if gain.is_some_and(|(_, _, most)| most < 1.0) {
+            lines.push(format!(
+                "the model is NOT faster with what was kept, though each kernel is by itself: warpsmith verify {} --model {} --diagnose    names \
+                 the kernel that costs more than it gains",
+                self.package.display(),
+                self.model.display()
+            ));
         }
-        text
+        lines.extend(
+            refused
+                .iter()
+                .map(|Culprit { op, why }| format!("OUTPUTS DIFFER, {op} is left out of what is exported: {why}")),
+        );
+        lines.join("\n")
     }
 }
 
@@ -93,8 +195,9 @@ impl Whole {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::export::{Suspect, Trial};
 
-    fn whole(compiled_us: f64, ours_us: f64, wrong: Option<&str>) -> Whole {
+    fn verified(compiled_us: f64, ours_us: f64, wrong: Option<&str>) -> Verified {
         let verified = serde_json::json!({
             "reference": "double precision", "kernels": 1, "unusable": {}, "torch": "2.11", "threads": 2, "notes": [],
             "outputs": [{"way": "patched and compiled", "output": 0, "error": 1e-7, "limit": 1e-6, "wrong": wrong}],
@@ -105,19 +208,98 @@ mod tests {
                 "compiled, replayed": [compiled_us], "patched and compiled, replayed": [ours_us],
             },
         });
-        let verified = serde_json::from_value(verified).unwrap();
-        Whole { verified, package: "package/run_1".into(), model: "model".into() }
+        serde_json::from_value(verified).unwrap()
+    }
+
+    /// A model with kernels of which some are wrong alone, some only together, and some end the process.
+    struct Scripted {
+        kernels: Vec<&'static str>,
+        wrong: Vec<&'static str>,
+        crash: Vec<&'static str>,
+        quarrel: bool,
+        asked: usize,
+    }
+
+    impl Trying for Scripted {
+        fn package(&mut self, refused: &[Culprit]) -> anyhow::Result<Option<Plans>> {
+            self.kernels.retain(|name| !refused.iter().any(|culprit| culprit.op == *name));
+            if self.kernels.is_empty() {
+                return Ok(None);
+            }
+            let file = serde_json::json!({"path": "", "sha256": ""});
+            let kernel = |name: &&str| {
+                serde_json::json!({
+                    "name": name, "key": "", "family": "", "kind": "fusible", "inputs": [], "outputs": [], "scratch": [], "image": file,
+                    "source": file, "speedup": 1.5, "against": null,
+                })
+            };
+            let kernels: Vec<_> = self.kernels.iter().map(kernel).collect();
+            let plans = serde_json::json!({
+                "name": "p", "version": "1", "torch": "2.11", "device": "d", "cpu_flags": [], "threads": file, "kernels": kernels,
+            });
+            Ok(Some(serde_json::from_value(plans)?))
+        }
+
+        fn verify(&mut self, _: &Plans) -> Result<Verified, TorchError> {
+            self.asked += 1;
+            let has = |names: &[&str]| self.kernels.iter().any(|name| names.contains(name));
+            if has(&self.crash) {
+                return Err(TorchError::Code("the process ended".into()));
+            }
+            let wrong = has(&self.wrong) || (self.quarrel && self.kernels.len() > 1);
+            Ok(verified(100.0, 90.0, wrong.then_some("off by 1")))
+        }
+
+        fn diagnose(&mut self, _: &Plans, all: &Result<Verified, TorchError>) -> Result<Diagnosis, TorchError> {
+            let suspect = |name: &&str| {
+                let wrong = self.wrong.contains(name).then_some("off by 1");
+                let output = verified(1.0, 1.0, wrong).outputs.remove(0);
+                let ran = Trial::Ran { before_us: vec![1.0], after_us: vec![1.0], called: 1, output };
+                let alone = if self.crash.contains(name) { Trial::Failed { why: "a crash".into() } } else { ran };
+                Suspect { op: (*name).to_owned(), vs_user: 1.5, alone }
+            };
+            let fault = all.as_ref().map_or(Some("the process ended".to_owned()), |it| it.wrong().into_iter().next());
+            Ok(Diagnosis::new(fault, self.kernels.iter().map(suspect).collect()))
+        }
+    }
+
+    fn scripted(wrong: &[&'static str], crash: &[&'static str], quarrel: bool) -> Scripted {
+        Scripted { kernels: vec!["a", "b", "c"], wrong: wrong.to_vec(), crash: crash.to_vec(), quarrel, asked: 0 }
     }
 
     #[test]
-    fn what_is_wrong_or_slower_is_said_with_the_command_that_names_the_kernel() {
-        let faster = whole(100.0, 90.0, None);
+    fn what_the_model_does_not_agree_with_is_left_out_and_the_rest_is_tried_again() {
+        let of = |mut model: Scripted| {
+            let settled = settle(&mut model).unwrap();
+            let refused: Vec<String> = settled.refused.iter().map(|culprit| culprit.op.clone()).collect();
+            (refused.join(" "), model.kernels.join(" "), settled.verified.is_some(), model.asked)
+        };
+        let said = |refused: &str, left: &str, verified, asked| (refused.to_owned(), left.to_owned(), verified, asked);
+        assert_eq!(of(scripted(&[], &[], false)), said("", "a b c", true, 1));
+        assert_eq!(of(scripted(&["b"], &[], false)), said("b", "a c", true, 2));
+        assert_eq!(of(scripted(&["b"], &["c"], false)), said("c b", "a", true, 2));
+        assert_eq!(of(scripted(&["a", "b", "c"], &[], false)), said("a b c", "", false, 1));
+        // Right alone and wrong together: nothing that nobody can explain is exported.
+        assert_eq!(of(scripted(&[], &[], true)), said("a b c", "", false, 1));
+    }
+
+    #[test]
+    fn what_is_wrong_or_slower_is_said() {
+        let whole = |verified, refused| Whole {
+            settled: Settled { verified, refused },
+            package: "package/run_1".into(),
+            model: "model".into(),
+        };
+        let faster = whole(Some(verified(100.0, 90.0, None)), Vec::new());
         assert!(faster.is_right() && !faster.text().contains("--diagnose"), "{}", faster.text());
-        let slower = whole(100.0, 102.0, None);
-        assert!(slower.is_right() && slower.text().contains("NOT faster"), "{}", slower.text());
-        let wrong = whole(100.0, 90.0, Some("off by 1"));
+        let slower = whole(Some(verified(100.0, 102.0, None)), Vec::new());
+        assert!(slower.is_right(), "{}", slower.text());
+        for part in ["NOT faster", "warpsmith verify package/run_1 --model model --diagnose"] {
+            assert!(slower.text().contains(part), "{}", slower.text());
+        }
+        let wrong = whole(None, vec![Culprit { op: "mm_1".into(), why: "with it alone, off by 1".into() }]);
         assert!(!wrong.is_right());
-        for part in ["OUTPUTS DIFFER", "warpsmith verify package/run_1 --model model --diagnose"] {
+        for part in ["OUTPUTS DIFFER", "mm_1 is left out of what is exported", "off by 1"] {
             assert!(wrong.text().contains(part), "{}", wrong.text());
         }
     }

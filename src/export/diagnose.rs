@@ -144,6 +144,12 @@ impl Trial {
     }
 }
 
+fn wrong(suspects: &[Suspect]) -> Vec<Culprit> {
+    let blamed =
+        |it: &Suspect| Some(Culprit { op: it.op.clone(), why: format!("with it alone, {}", it.alone.fault()?) });
+    suspects.iter().filter_map(blamed).collect()
+}
+
 impl Diagnosis {
     /// What the trials say; `all` is what is wrong with all kernels together.
     #[must_use]
@@ -152,12 +158,16 @@ impl Diagnosis {
             let ((kind, size), (other_kind, other_size)) = (other.alone.badness(), one.alone.badness());
             kind.cmp(&other_kind).then(size.total_cmp(&other_size))
         });
-        let wrong = |it: &Suspect| it.alone.fault().map(|fault| format!("with it alone, {fault}"));
         let slow = |it: &Suspect| if it.alone.fault().is_some() { None } else { it.alone.loss() };
-        let blame = |it: &Suspect, why: String| Culprit { op: it.op.clone(), why };
-        let culprits = suspects.iter().filter_map(|it| Some(blame(it, wrong(it)?)));
-        let culprits = culprits.chain(suspects.iter().filter_map(|it| Some(blame(it, slow(it)?)))).collect();
+        let slow = suspects.iter().filter_map(|it| Some(Culprit { op: it.op.clone(), why: slow(it)? }));
+        let culprits = wrong(&suspects).into_iter().chain(slow).collect();
         Self { all, suspects, culprits }
+    }
+
+    /// Kernels that fail, or with which alone results differ.
+    #[must_use]
+    pub fn wrong(&self) -> Vec<Culprit> {
+        wrong(&self.suspects)
     }
 
     /// Whether nothing is wrong, neither with all kernels together nor with any alone.

@@ -86,7 +86,10 @@ class Code:
         """There are none."""
         return 0
 
-    def lasting(self, device, stream, size):
+    def is_capturing(self):
+        return False
+
+    def lasting(self, device, stream, size, capturing):
         """None: several threads may call at a time, and memory costs next to nothing."""
         return None
 

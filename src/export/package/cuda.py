@@ -154,20 +154,23 @@ class Code:
         index = device.index
         return torch._C._cuda_getCurrentRawStream(index) if index == torch._C._cuda_getDevice() else None
 
-    def lasting(self, device, stream, size):
+    def is_capturing(self):
+        """Whether what is started becomes a part of a graph."""
+        return torch._C._cuda_isCurrentStreamCapturing()
+
+    def lasting(self, device, stream, size, capturing):
         """The address of scratch that stays, zeros where the kernel leaves zeros: one place for a stream, on which launches follow each other, and one for
         each call in a graph; none where there are none left."""
-        index = device.index
-        capturing = torch._C._cuda_isCurrentStreamCapturing()
-        slots = self.slots.get(index)
+        key = device.index, size
+        slots = self.slots.get(key)
         if slots is None:
             if capturing:
                 # Clearing them would be a part of the graph.
                 return None
             with self.lock:
-                if index not in self.slots:
-                    self.slots[index] = Slots(size)
-                slots = self.slots[index]
+                if key not in self.slots:
+                    self.slots[key] = Slots(size)
+                slots = self.slots[key]
         if capturing:
             # Graphs run on any stream, and beside each other.
             return slots.take()
@@ -192,8 +195,9 @@ class Code:
                 launch(addresses, stream)
         except RuntimeError:
             # What the last launch would have left as zeros.
-            if index in self.slots:
-                self.slots[index].of_stream.pop(stream, None)
+            for (place, _), slots in list(self.slots.items()):
+                if place == index:
+                    slots.of_stream.pop(stream, None)
             raise
 
     def prepare(self, device, addresses):

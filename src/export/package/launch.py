@@ -18,8 +18,9 @@ IS_OURS = f"is_{KIND}"
 
 # Scratch buffers lie in one allocation, each on so many bytes.
 APART = 256
-# Scratch of so many bytes stays where it is, one place for each stream; of more only what a kernel leaves as zeros does.
-SMALL = 64 << 10
+# Scratch of so many bytes stays where it is, one place for each stream, or, the smaller, for each call in a CUDA graph; of more only what a kernel
+# leaves as zeros does.
+LARGE, SMALL = 1 << 20, 64 << 10
 
 
 def ready():
@@ -43,7 +44,6 @@ class Kernel:
         self.kept = sum(size_of(one) for one in plan["scratch"] if one["kept"])
         self.scratch = sum(map(size_of, plan["scratch"]))
         self.others = self.scratch - self.kept
-        self.lasting = self.scratch if self.scratch <= SMALL else self.kept
         self.places, self.zeroed, next_at = [], [], {False: 0, True: self.others}
         for one in plan["scratch"]:
             place = next_at[one["kept"]]
@@ -99,8 +99,10 @@ class Kernel:
 
     def with_scratch(self, device, stream, addresses):
         """Adds the addresses of scratch buffers; what is to be cleared of them, and what is to be held."""
-        lasting = self.code.lasting(device, stream, self.lasting) if self.lasting else None
-        if lasting is not None and self.lasting == self.scratch:
+        capturing = self.code.is_capturing()
+        size = self.scratch if self.scratch <= (SMALL if capturing else LARGE) else self.kept
+        lasting = self.code.lasting(device, stream, size, capturing) if size else None
+        if lasting is not None and size == self.scratch:
             addresses += [lasting + place for place in self.places]
             return [(lasting + place, size) for place, size in self.zeroed], None
         size, kept = (self.scratch, None) if lasting is None else (self.others, lasting - self.others)
