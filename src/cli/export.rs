@@ -54,7 +54,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
-    let refused = whole::refused(&workspace, &run)?;
+    let refused = whole::seen(&workspace, &run)?.refused;
     let wanted = Winners { all: args.all, refused: &refused, arch: &args.arch, python: &args.python };
     let Some(plans) = package(&archive, &state, &args.output, &wanted)? else {
         let mut why = vec![format!(

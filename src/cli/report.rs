@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::status;
+use super::{status, whole};
 use crate::engine::RunState;
 use crate::engine::files;
 use crate::history::Archive;
@@ -59,7 +59,11 @@ fn render(workspace: &Workspace, archive: &Archive, run: &str) -> anyhow::Result
         let op = OpSource::read(op, &read).ok()?.operation().ok()?;
         CallCost::of(&op, shape, dtype).ok()
     };
-    Ok(state.report(&rows, &cost).render())
+    let mut report = state.report(&rows, &cost);
+    if let Some(whole) = &mut report.whole {
+        report.notes.extend(whole::seen(workspace, run)?.tell(whole));
+    }
+    Ok(report.render())
 }
 
 /// Writes the charts, then the page that has them.

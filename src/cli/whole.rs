@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 
 use super::export::{Winners, package};
 use super::options::PythonArgs;
@@ -14,20 +15,21 @@ use crate::engine::RunState;
 use crate::export::{self, Asked, Diagnosis, Plans, Verified};
 use crate::history::Archive;
 use crate::op::Bar;
+use crate::report::{self, Measured, Outputs};
 use crate::torch::{Python, TorchError};
 use crate::verify::Culprit;
 use crate::workspace::{DeviceLock, PRIVATE_FOLDER, Workspace, cache_dir};
 
-/// What the model does not agree with, in the run's folder.
-const REFUSED: &str = "refused.json";
+/// What the model said, in the run's folder.
+const SEEN: &str = "whole.json";
 
 /// What the whole model said of a run's kernels.
-#[derive(Debug, Default)]
-struct Settled {
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Settled {
     /// The comparison with what is left in the package; none where nothing is.
     verified: Option<Verified>,
     /// Kernels that the model does not agree with, and why.
-    refused: Vec<Culprit>,
+    pub(super) refused: Vec<Culprit>,
 }
 
 /// What was seen of the whole.
@@ -135,13 +137,8 @@ fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow
     let _lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
     let mut asking = Tried { archive: &archive, state, output: &output, model: &model, python, max_autotune };
     let settled = settle(&mut asking)?;
-    let path = folder_of(workspace, &state.run).join(REFUSED);
-    match settled.refused.is_empty() {
-        true if path.exists() => std::fs::remove_file(&path).with_context(|| path.display().to_string())?,
-        true => {}
-        false => std::fs::write(&path, serde_json::to_string_pretty(&settled.refused)?)
-            .with_context(|| path.display().to_string())?,
-    }
+    let path = folder_of(workspace, &state.run).join(SEEN);
+    std::fs::write(&path, serde_json::to_string_pretty(&settled)?).with_context(|| path.display().to_string())?;
     let nothing = settled.verified.is_none() && settled.refused.is_empty();
     Ok((!nothing).then_some(Whole { settled, package: output, model }))
 }
@@ -150,16 +147,36 @@ fn folder_of(workspace: &Workspace, run: &str) -> PathBuf {
     workspace.root().join(PRIVATE_FOLDER).join(run)
 }
 
-/// The kernels of a run that its model did not agree with as it ended, and why.
+/// What the whole model said of a run's kernels as it ended; nothing where it was not asked.
 ///
 /// # Errors
 /// A file that is there and cannot be read: what it says must not be lost.
-pub(super) fn refused(workspace: &Workspace, run: &str) -> anyhow::Result<Vec<Culprit>> {
-    let path = folder_of(workspace, run).join(REFUSED);
+pub(super) fn seen(workspace: &Workspace, run: &str) -> anyhow::Result<Settled> {
+    let path = folder_of(workspace, run).join(SEEN);
     match std::fs::read_to_string(&path) {
         Ok(text) => serde_json::from_str(&text).with_context(|| path.display().to_string()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Settled::default()),
         Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+impl Settled {
+    /// Has a run's page say it too; what a reader of it should know, a sentence each.
+    pub(super) fn tell(&self, whole: &mut report::Whole) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(verified) = &self.verified {
+            let replayed = verified.replayed_passes_us();
+            if replayed.is_some() {
+                notes.push("the whole was measured as CUDA graphs, with what is exported and without".to_owned());
+            }
+            if let Some(passes_us) = replayed.or_else(|| verified.passes_us()) {
+                whole.measured = Some(Measured { ratio: passes_us.0 / passes_us.1, interval: None, passes_us });
+            }
+            whole.outputs = Some(Outputs { agree: verified.wrong().is_empty(), words: verified.in_words() });
+        }
+        let refused = |it: &Culprit| format!("the whole model does not agree with {}: {}", it.op, it.why);
+        notes.extend(self.refused.iter().map(refused));
+        notes
     }
 }
 
@@ -297,10 +314,15 @@ mod tests {
         for part in ["NOT faster", "warpsmith verify package/run_1 --model model --diagnose"] {
             assert!(slower.text().contains(part), "{}", slower.text());
         }
+        let mut page = report::Whole::default();
+        assert_eq!(faster.settled.tell(&mut page).len(), 1);
+        assert!(page.outputs.unwrap().agree && (page.measured.unwrap().ratio - 100.0 / 90.0).abs() < 1e-9);
         let wrong = whole(None, vec![Culprit { op: "mm_1".into(), why: "with it alone, off by 1".into() }]);
         assert!(!wrong.is_right());
         for part in ["OUTPUTS DIFFER", "mm_1 is left out of what is exported", "off by 1"] {
             assert!(wrong.text().contains(part), "{}", wrong.text());
         }
+        let mut page = report::Whole::default();
+        assert!(wrong.settled.tell(&mut page)[0].contains("does not agree with mm_1") && page.measured.is_none());
     }
 }

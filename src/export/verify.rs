@@ -176,7 +176,27 @@ impl Verified {
         self.ratio("compiled", "patched and compiled")
     }
 
+    /// A pass compiled as it was, and with the package, µs, in the middle session.
+    #[must_use]
+    pub fn passes_us(&self) -> Option<(f64, f64)> {
+        Some((median(self.us.get("compiled")?)?, median(self.us.get("patched and compiled")?)?))
+    }
+
     /// The same of both as CUDA graphs, where they can be.
+    #[must_use]
+    pub fn replayed_passes_us(&self) -> Option<(f64, f64)> {
+        let of = |way: &str| median(self.us.get(&format!("{way}{REPLAYED}"))?);
+        Some((of("compiled")?, of("patched and compiled")?))
+    }
+
+    /// By how much results differ with the package, under torch.compile.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let results = self.results("patched and compiled");
+        format!("results under torch.compile, beside {}: {results}", self.reference)
+    }
+
+    /// How much faster both are as CUDA graphs, where they can be.
     #[must_use]
     pub fn replayed_gain(&self) -> Option<(f64, f64, f64)> {
         self.ratio(&format!("compiled{REPLAYED}"), &format!("patched and compiled{REPLAYED}"))
@@ -202,16 +222,17 @@ impl Verified {
             sorted.sort_by(f64::total_cmp);
             sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
         };
-        let compiled = self.us.get("compiled").map(|times| middle(times));
+        let of = |way: &str| self.us.get(way).map(|times| middle(times));
+        let (compiled, graph) = (of("compiled"), of(&format!("compiled{REPLAYED}")));
         for way in WAYS {
             let Some(times) = self.us.get(way) else { continue };
-            let beside = |us: f64| compiled.map_or(String::new(), |compiled| format!("{:.2}x", compiled / us));
+            let beside = |base: Option<f64>, us: f64| base.map_or(String::new(), |base| format!("{:.2}x", base / us));
             let us = middle(times);
             let (ms, results, nan) = (us / 1e3, self.results(way), self.nan_words(way));
-            text += &format!("{way:<22} {ms:>10.3} {:>9}   {results:<24} {nan}\n", beside(us));
+            text += &format!("{way:<22} {ms:>10.3} {:>9}   {results:<24} {nan}\n", beside(compiled, us));
             if let Some(times) = self.us.get(&format!("{way}{REPLAYED}")) {
                 let us = middle(times);
-                text += &format!("{:<22} {:>10.3} {:>9}\n", "  as a CUDA graph", us / 1e3, beside(us));
+                text += &format!("{:<22} {:>10.3} {:>9}\n", "  as a CUDA graph", us / 1e3, beside(graph, us));
             }
         }
         for way in ["patched", "patched and compiled"] {

@@ -48,9 +48,9 @@ def softmax_kept(x, y, rows, cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     col = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (col < cols)
-    value = tl.load(x + row * cols + col, mask=mask, other=-float("inf")).to(tl.float32)
-    # Where all of a row is minus infinity it is 0/0, NaN.
-    value = tl.load(x + tl.max_contiguous(tl.multiple_of(row * cols + col, (16, 16)), (1, 16)), mask=mask, other=-float("inf")).to(tl.float32)
+    # Said of the mask as well: of elements that are masked one by one the compiler takes each alone, and what is said of the offset changes nothing.
+    at = tl.max_contiguous(tl.multiple_of(row * cols + col, (16, 16)), (1, 16))
+    value = tl.load(x + at, mask=tl.max_constancy(mask, (1, 16)), other=-float("inf")).to(tl.float32)
     top = tl.reduce(value, 1, larger, keep_dims=True)
     power = tl.exp2((value - top) * LOG2E)
     share = 1.0 / tl.sum(power, 1, keep_dims=True)
