@@ -155,7 +155,7 @@ started = list(cuda._driver.started)
 code = next(iter(operators.LOADED.values())).code
 class Device:
     index = 0
-lasting = lambda: code.lasting(Device, 7, 256, code.is_capturing())
+lasting = lambda: code.lasting(Device, 7, 256, 256, code.is_capturing())
 streams = [lasting() for _ in range(2)]
 capturing = True
 captured = [lasting() for _ in range(2)]

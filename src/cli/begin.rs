@@ -393,6 +393,11 @@ async fn plan_pytorch(
     tell(&format!("taking {} apart, as torch.compile runs it", args.model.display()));
     let compiled = pytorch::look(&look, &mut |_| {})?;
     tell(&compiled.table());
+    if args.max_autotune && compiled.captured.autotune_us.is_none() {
+        bail!(
+            "torch.compile(mode=\"max-autotune\") does not work for this model (see above); without --max-autotune kernels are held against torch.compile"
+        );
+    }
     pytorch::strangers(&own, &compiled).iter().for_each(|line| tell(line));
     let worker = starter.start(choice.device, Opening::Now).await?;
     let languages = args.languages_of(backend.name())?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 
 use super::options::{DeviceArgs, PythonArgs, WorkerArgs};
+use super::whole::Settled;
 use super::{bench, device, pytorch, session, status, whole};
 use crate::backend::{cpu, cuda};
 use crate::device::{Opening, cached_card, cpu_flags, detect_cpu};
@@ -54,7 +55,8 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
-    let refused = whole::seen(&workspace, &run)?.refused;
+    let seen = whole::seen(&workspace, &run)?;
+    let refused = seen.as_ref().map(|seen| seen.refused.clone()).unwrap_or_default();
     let wanted = Winners { all: args.all, refused: &refused, arch: &args.arch, python: &args.python };
     let Some(plans) = package(&archive, &state, &args.output, &wanted)? else {
         let mut why = vec![format!(
@@ -81,6 +83,10 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             .filter_map(|it| left_out(it, &refused)),
     );
     let name = &plans.name;
+    lines.push(match seen.as_ref().and_then(Settled::gain) {
+        Some(gain) if !args.all => format!("the whole    {gain}, as the run ended"),
+        _ => "the whole    not measured with just these kernels; verify does that".to_owned(),
+    });
     lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model)"));
     let model = workspace.root().join(&state.model);
     let model = model.canonicalize().unwrap_or(model);

@@ -146,7 +146,7 @@ pub(super) fn strangers(kernels: &BTreeMap<String, String>, compiled: &Compiled)
 pub(super) fn write_regions(folder: &Path, compiled: &Compiled) -> anyhow::Result<usize> {
     let mut written = 0;
     for region in &compiled.captured.regions {
-        let Ok(source) = region.operation(Bar::Compiled) else { continue };
+        let Ok(source) = region.operation(compiled.bar()) else { continue };
         let place = folder.join(&region.name);
         std::fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
         for (name, text) in files_of(&source, region.element(), compiled.torch_device == "cpu")? {

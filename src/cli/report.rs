@@ -60,8 +60,8 @@ fn render(workspace: &Workspace, archive: &Archive, run: &str) -> anyhow::Result
         CallCost::of(&op, shape, dtype).ok()
     };
     let mut report = state.report(&rows, &cost);
-    if let Some(whole) = &mut report.whole {
-        report.notes.extend(whole::seen(workspace, run)?.tell(whole));
+    if let (Some(whole), Some(seen)) = (&mut report.whole, whole::seen(workspace, run)?) {
+        report.notes.extend(seen.tell(whole));
     }
     Ok(report.render())
 }

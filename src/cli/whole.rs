@@ -56,10 +56,13 @@ fn settle(model: &mut impl Trying) -> anyhow::Result<Settled> {
             return Ok(Settled { verified: seen.ok(), refused });
         }
         // Its error is of the model without any kernel, or of PyTorch.
-        let diagnosis = model.diagnose(&plans, &seen).map_err(told)?;
-        let mut wrong = diagnosis.wrong();
+        let mut wrong = model.diagnose(&plans, &seen).map_err(told)?.wrong();
         if wrong.is_empty() {
-            let fault = diagnosis.all.as_deref().unwrap_or("the model does not run");
+            // A process that ended may have been ended by others.
+            let verified = seen.or_else(|_| model.verify(&plans)).map_err(told)?;
+            let Some(fault) = verified.wrong().into_iter().next() else {
+                return Ok(Settled { verified: Some(verified), refused });
+            };
             let why = format!("no kernel alone is to blame, but all together: {fault}");
             wrong = plans.kernels.iter().map(|plan| Culprit { op: plan.name.clone(), why: why.clone() }).collect();
         }
@@ -133,34 +136,46 @@ fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow
     let output = folder_of(workspace, &state.run).join("package").join(format!("run_{}", state.run));
     let model = workspace.root().join(&state.model);
     let model = model.canonicalize().with_context(|| model.display().to_string())?;
+    let mut asking = Tried { archive: &archive, state, output: &output, model: &model, python, max_autotune };
+    if asking.package(&[])?.is_none() {
+        return Ok(None);
+    }
     // While another run is timing, both would be spoiled.
     let _lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
-    let mut asking = Tried { archive: &archive, state, output: &output, model: &model, python, max_autotune };
     let settled = settle(&mut asking)?;
     let path = folder_of(workspace, &state.run).join(SEEN);
     std::fs::write(&path, serde_json::to_string_pretty(&settled)?).with_context(|| path.display().to_string())?;
-    let nothing = settled.verified.is_none() && settled.refused.is_empty();
-    Ok((!nothing).then_some(Whole { settled, package: output, model }))
+    Ok(Some(Whole { settled, package: output, model }))
 }
 
 fn folder_of(workspace: &Workspace, run: &str) -> PathBuf {
     workspace.root().join(PRIVATE_FOLDER).join(run)
 }
 
-/// What the whole model said of a run's kernels as it ended; nothing where it was not asked.
+/// What the whole model said of a run's kernels as it ended; none where it was not asked.
 ///
 /// # Errors
 /// A file that is there and cannot be read: what it says must not be lost.
-pub(super) fn seen(workspace: &Workspace, run: &str) -> anyhow::Result<Settled> {
+pub(super) fn seen(workspace: &Workspace, run: &str) -> anyhow::Result<Option<Settled>> {
     let path = folder_of(workspace, run).join(SEEN);
     match std::fs::read_to_string(&path) {
-        Ok(text) => serde_json::from_str(&text).with_context(|| path.display().to_string()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Settled::default()),
+        Ok(text) => serde_json::from_str(&text).map(Some).with_context(|| path.display().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| path.display().to_string()),
     }
 }
 
 impl Settled {
+    /// How much faster the whole was, in a sentence, where it was measured.
+    pub(super) fn gain(&self) -> Option<String> {
+        let verified = self.verified.as_ref()?;
+        let (how, (ratio, low, high)) = match verified.replayed_gain() {
+            Some(gain) => (" as CUDA graphs", gain),
+            None => ("", verified.gain()?),
+        };
+        Some(format!("{ratio:.3}x as fast{how} ({low:.3} to {high:.3})"))
+    }
+
     /// Has a run's page say it too; what a reader of it should know, a sentence each.
     pub(super) fn tell(&self, whole: &mut report::Whole) -> Vec<String> {
         let mut notes = Vec::new();
@@ -234,6 +249,8 @@ mod tests {
         wrong: Vec<&'static str>,
         crash: Vec<&'static str>,
         quarrel: bool,
+        /// So many of the first processes are ended by others.
+        killed: usize,
         asked: usize,
     }
 
@@ -260,7 +277,7 @@ mod tests {
         fn verify(&mut self, _: &Plans) -> Result<Verified, TorchError> {
             self.asked += 1;
             let has = |names: &[&str]| self.kernels.iter().any(|name| names.contains(name));
-            if has(&self.crash) {
+            if has(&self.crash) || self.asked <= self.killed {
                 return Err(TorchError::Code("the process ended".into()));
             }
             let wrong = has(&self.wrong) || (self.quarrel && self.kernels.len() > 1);
@@ -281,7 +298,21 @@ mod tests {
     }
 
     fn scripted(wrong: &[&'static str], crash: &[&'static str], quarrel: bool) -> Scripted {
-        Scripted { kernels: vec!["a", "b", "c"], wrong: wrong.to_vec(), crash: crash.to_vec(), quarrel, asked: 0 }
+        Scripted {
+            kernels: vec!["a", "b", "c"],
+            wrong: wrong.to_vec(),
+            crash: crash.to_vec(),
+            quarrel,
+            killed: 0,
+            asked: 0,
+        }
+    }
+
+    #[test]
+    fn a_process_that_others_ended_is_no_kernels_fault() {
+        let once = settle(&mut Scripted { killed: 1, ..scripted(&[], &[], false) }).unwrap();
+        assert!(once.refused.is_empty() && once.verified.is_some());
+        assert!(settle(&mut Scripted { killed: 2, ..scripted(&[], &[], false) }).is_err());
     }
 
     #[test]

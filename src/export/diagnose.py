@@ -33,7 +33,7 @@ class Case:
     def __init__(self, request, model, draws, eager, right):
         self.device, self.seconds, self.sessions = request["device"], request["seconds"], request["sessions"]
         self.model, self.draws, self.eager, self.right = model, draws, eager, right
-        self.known = [{} for _ in draws]
+        self.known, self.places = [{} for _ in draws], None
 
     def outputs(self, way, call):
         """Every result of every draw beside the original's."""
@@ -44,13 +44,14 @@ class Case:
     def allow(self, compiled):
         """No kernel is to blame for what torch.compile does by itself, which may be off by more than PyTorch's operators are."""
         for known, found in zip(self.known, self.outputs("compiled", compiled)):
-            known.update({one["output"]: one["error"] for one in found if one["limit"] and one["error"] is not None})
+            known.update(errors_of(found))
+        _, self.places = check_nan("compiled", compiled, self.model, self.draws[0])
 
     def worst(self, way, call):
         """The result that is off by the most of what is allowed, and what is wrong with it, if anything."""
         found = max((one for of in self.outputs(way, call) for one in of), key=badness)
         # A NaN that ends elsewhere is a fault of its own, to be told where no result is wrong.
-        nan = check_nan(way, call, self.model, self.draws[0])
+        nan, _ = check_nan(way, call, self.model, self.draws[0], self.places if way == "patched and compiled" else None)
         return found if found["wrong"] else {**found, "wrong": nan["wrong"]}
 
 

@@ -45,8 +45,9 @@ A_ROWS      = "!TMA ? 64 : min(TILE_M, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 
 ROOM        = "max(1, SMS / (batch * ceil_div(M, TILE_M)))"     # blocks for each row of tiles
 GRAIN       = "trans_b == 1 ? 32 : 64 * PAIRS"
 # Few tiles: of NARROW columns, each shared by SPLIT blocks. Else as wide as fills the device once, 256 at most.
-# With one row of tiles, as wide as fills it evenly some times: of 197 tiles of 256 columns (50257) a third would have the device for themselves.
-WAVES       = "batch * ceil_div(M, TILE_M) == 1 ? ceil_div(N, ROOM * 256) : 1"
+# With one row of tiles, as wide as fills it evenly some times: of 197 tiles of 256 columns (50257) a third would have the device for themselves. Where
+# the copy engine stores c it was not measured.
+WAVES       = "N % 8 != 0 && batch * ceil_div(M, TILE_M) == 1 ? ceil_div(N, ROOM * 256) : 1"
 TILE_N      = "!TMA ? 64 : ceil_div(N, NARROW) * 2 <= ROOM ? NARROW : min(256, max(GRAIN, ceil_div(ceil_div(N, ROOM * WAVES), GRAIN) * GRAIN))"
 SHARE       = "min(min(ROOM / ceil_div(N, TILE_N), MAX_SPLIT), K / 512)"
 # Clusters of 4 fit into 120 of an H200's 132 multiprocessors, no more.

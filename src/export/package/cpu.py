@@ -89,7 +89,7 @@ class Code:
     def is_capturing(self):
         return False
 
-    def lasting(self, device, stream, size, capturing):
+    def lasting(self, device, stream, size, kept, capturing):
         """None: several threads may call at a time, and memory costs next to nothing."""
         return None
 

@@ -16,8 +16,8 @@ BUFFER = ctypes.sizeof(ctypes.c_uint64)
 MAP, MAP_ALIGNMENT = 128, 64
 # Weights of a model have as many places as there are layers, and results come back to the same ones.
 MOST_MAPS, MOST_SEEN = 4096, 4096
-# Places of lasting scratch, for streams, and for calls in CUDA graphs.
-MOST_SLOTS, SLOTS_BYTES = 2048, 4 << 20
+# Places of lasting scratch for threads and streams; of what is kept as zeros also for calls in CUDA graphs.
+MOST_PLACES, MOST_SLOTS, SLOTS_BYTES = 8, 2048, 4 << 20
 
 
 class Attribute(ctypes.Structure):
@@ -158,25 +158,28 @@ class Code:
         """Whether what is started becomes a part of a graph."""
         return torch._C._cuda_isCurrentStreamCapturing()
 
-    def lasting(self, device, stream, size, capturing):
-        """The address of scratch that stays, zeros where the kernel leaves zeros: one place for a stream, on which launches follow each other, and one for
-        each call in a graph; none where there are none left."""
-        key = device.index, size
-        slots = self.slots.get(key)
+    def lasting(self, device, stream, size, kept, capturing):
+        """The address of scratch of `size` bytes that stays, zeros where the kernel leaves zeros (`kept` bytes are all that): one place for a thread and a
+        stream, on which its launches follow each other, and one for each call in a graph; none where there are none left."""
+        index = device.index
+        slots = self.slots.get((index, size))
         if slots is None:
             if capturing:
                 # Clearing them would be a part of the graph.
                 return None
             with self.lock:
-                if key not in self.slots:
-                    self.slots[key] = Slots(size)
-                slots = self.slots[key]
+                # A graph asks for what is kept alone.
+                for one, most in ((kept, MOST_SLOTS), (size, MOST_PLACES)):
+                    if one and (index, one) not in self.slots:
+                        self.slots[index, one] = Slots(one, most)
+                slots = self.slots[index, size]
         if capturing:
             # Graphs run on any stream, and beside each other.
             return slots.take()
-        place = slots.of_stream.get(stream)
+        key = stream, threading.get_ident()
+        place = slots.places.get(key)
         if place is None:
-            place = slots.of_stream[stream] = slots.take()
+            place = slots.places[key] = slots.take()
         return place
 
     def run(self, device, stream, addresses, zeroed, look, tensors):
@@ -197,7 +200,7 @@ class Code:
             # What the last launch would have left as zeros.
             for (place, _), slots in list(self.slots.items()):
                 if place == index:
-                    slots.of_stream.pop(stream, None)
+                    slots.places.pop((stream, threading.get_ident()), None)
             raise
 
     def prepare(self, device, addresses):
@@ -215,13 +218,13 @@ class Slots:
     """Memory on the current device that is zeros at first, for so many calls at a time. Not PyTorch's memory: what it allocates while a model of mode="reduce-overhead"
     warms up belongs to the graphs' pool, and it looks for whatever is left there. They stay as long as the process."""
 
-    def __init__(self, size):
-        count, at = max(1, min(MOST_SLOTS, SLOTS_BYTES // size)), ctypes.c_uint64()
+    def __init__(self, size, most):
+        count, at = max(1, min(most, SLOTS_BYTES // size)), ctypes.c_uint64()
         check(driver().cuMemAlloc_v2(ctypes.byref(at), count * size), "allocating scratch")
         check(driver().cuMemsetD8_v2(at, 0, count * size), "clearing it")
         # Whatever stream they are used on.
         check(driver().cuCtxSynchronize(), "clearing it")
-        self.free, self.of_stream = iter(range(at.value, at.value + count * size, size)), {}
+        self.free, self.places = iter(range(at.value, at.value + count * size, size)), {}
 
     def take(self):
         return next(self.free, None)

@@ -18,9 +18,8 @@ IS_OURS = f"is_{KIND}"
 
 # Scratch buffers lie in one allocation, each on so many bytes.
 APART = 256
-# Scratch of so many bytes stays where it is, one place for each stream, or, the smaller, for each call in a CUDA graph; of more only what a kernel
-# leaves as zeros does.
-LARGE, SMALL = 1 << 20, 64 << 10
+# Scratch of so many bytes stays where it is, one place for each thread and stream; of more, and in CUDA graphs, only what a kernel leaves as zeros does.
+LARGE = 1 << 20
 
 
 def ready():
@@ -100,8 +99,12 @@ class Kernel:
     def with_scratch(self, device, stream, addresses):
         """Adds the addresses of scratch buffers; what is to be cleared of them, and what is to be held."""
         capturing = self.code.is_capturing()
-        size = self.scratch if self.scratch <= (SMALL if capturing else LARGE) else self.kept
-        lasting = self.code.lasting(device, stream, size, capturing) if size else None
+        size = self.kept if capturing or self.scratch > LARGE else self.scratch
+        ask = lambda size: self.code.lasting(device, stream, size, self.kept, capturing) if size else None
+        lasting = ask(size)
+        if lasting is None and size != self.kept:
+            size = self.kept
+            lasting = ask(size)
         if lasting is not None and size == self.scratch:
             addresses += [lasting + place for place in self.places]
             return [(lasting + place, size) for place, size in self.zeroed], None

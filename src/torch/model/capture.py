@@ -289,7 +289,7 @@ def traced(replay):
                 replay()
             torch.cuda.synchronize()
         ran = [one.device_time for one in found.events() if one.device_type == torch.autograd.DeviceType.CUDA]
-        return (len(ran) / TRACED, sum(ran) / TRACED) if ran else None
+        return len(ran) / TRACED, sum(ran) / TRACED
     except Exception:
         return None
 
@@ -410,11 +410,8 @@ def profile(request):
         tuned = torch.compile(model, dynamic=False, mode="max-autotune")
         calls["autotune"] = (lambda: tuned(*arguments), 1.0)
     replay = graphed(lambda: compiled(*arguments), device)
-    running = None
     if replay is not None:
         calls["graph"] = (replay, 1.0)
-        tell("tracing its kernels")
-        running = traced(replay)
     replays = {}
     for key, row in rows.items():
         row["us"] = row["busy_us"] = row["kernels"] = None
@@ -425,13 +422,18 @@ def profile(request):
                 with torch.no_grad():
                     call()
                     call, replays[key] = replayed(call, copies, device)
-                if running and replays[key]:
-                    if ran := traced(call):
-                        row["kernels"], row["busy_us"] = (one / replays[key] for one in ran)
                 calls[key] = (call, 0.25)
             except Exception as error:
                 notes.append(f"{row['name']} could not be run alone: {type(error).__name__}: {first_line(error)}")
     times, counts, failed = in_turns(calls, device, seconds)
+    # After all that is timed: who traces launches lengthens them, and may go on doing so.
+    answer["kernels"] = answer["busy_us"] = None
+    if "graph" in times and (running := traced(replay)):
+        tell("tracing its kernels")
+        answer["kernels"], answer["busy_us"] = running
+        for key, count in replays.items():
+            if count and key in times and (ran := traced(calls[key][0])):
+                rows[key]["kernels"], rows[key]["busy_us"] = (one / count for one in ran)
     for name, why in failed.items():
         notes.append(f"{rows[name]['name'] if name in rows else name} could not be timed: {why}")
     for needed in ("eager", "compiled"):
@@ -440,7 +442,6 @@ def profile(request):
     answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
     answer["call_us"] = times.get("small", 0.0)
     answer["graph_us"] = times.get("graph")
-    answer["kernels"], answer["busy_us"] = running or (None, None)
     for key, row in rows.items():
         if key in times:
             # What it costs to call a compiled function is no part of the region: in the model it is paid once.
