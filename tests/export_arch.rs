@@ -110,6 +110,70 @@ for title, name, capability in [('judged', 'NVIDIA H200', (9, 0)), ('sibling', '
 print(json.dumps(dict(seen=seen, unusable=my_kernels.status()['unusable'])))
 ";
 
+const SCRATCH: &str = "
+import ctypes, json, sys, threading, torch
+sys.path.insert(0, '.')
+capturing = False
+torch.cuda.get_device_name = lambda device=None: 'NVIDIA H200'
+torch.cuda.get_device_capability = lambda device=None: (9, 0)
+torch._C._cuda_getDevice = lambda: 0
+torch._C._cuda_isCurrentStreamCapturing = lambda: capturing
+torch._C._cuda_getCurrentRawStream = lambda index: 0
+import my_kernels
+from my_kernels._variant import cuda, launch, plans
+
+class Driver:
+    seen, cleared, next = [], 0, 1 << 50
+
+    def cuLaunchKernelEx(self, config, function, pointers, extra):
+        pointers = (ctypes.c_void_p * 4).from_address(pointers)
+        self.seen.append([ctypes.c_uint64.from_address(one).value for one in pointers[2:]])
+        return 0
+
+    def cuMemAlloc_v2(self, at, size):
+        at._obj.value, self.next = self.next, self.next + (1 << 30)
+        return 0
+
+    def cuMemsetD8Async(self, *all):
+        self.cleared += 1
+        return 0
+
+    cuModuleLoadData = cuModuleGetFunction = cuMemsetD8_v2 = lambda self, *all: 0
+    cuCtxSynchronize = lambda self: 0
+
+class Tensor:
+    next = 0
+
+    class device:
+        index = 0
+
+    def __init__(self, *form):
+        Tensor.next += 1 << 30
+        self.at = Tensor.next
+
+    def data_ptr(self):
+        return self.at
+
+launch.empty = Tensor
+answer = {}
+for size in (4, 700000, 5 << 20):
+    cuda._driver = driver = Driver()
+    Driver.seen = []
+    first = plans.KERNELS[0]
+    one = {**first['launches'][0], 'args': [{'buffer': at} for at in range(4)]}
+    scratch = [{'bytes': size, 'zero': False, 'kept': False}, {'bytes': 8, 'zero': True, 'kept': True}]
+    kernel = launch.Kernel({**first, 'scratch': scratch, 'launches': [one]})
+    call = lambda: kernel.call([Tensor()])
+    call(), call()
+    other = threading.Thread(target=call)
+    other.start(), other.join()
+    capturing = True
+    call(), call()
+    capturing = False
+    answer[str(size)] = dict(seen=Driver.seen, cleared=driver.cleared)
+print(json.dumps(answer))
+";
+
 const STARTED: &str = "
 import ctypes, json, sys, torch
 sys.path.insert(0, '.')
@@ -191,6 +255,23 @@ fn launches_are_told_what_is_theirs(place: &Path) {
     assert_eq!((&seen["captured"], &seen["none"]), (&json!([zeros + 256, zeros + 512]), &Value::Null));
 }
 
+/// Of two buffers, one that the kernel leaves as zeros: a thread finds both again where it left them, and no other thread does, since two launches of one
+/// kernel may take turns with another's on a stream that all share; calls in a graph have zeros of their own; none is cleared on a call.
+fn scratch_is_one_threads_and_one_graphs(place: &Path) {
+    let Some(seen) = python(place, SCRATCH) else { return };
+    for (size, stays) in [("4", true), ("700000", true), ("5242880", false)] {
+        let case = &seen[size];
+        assert_eq!(case["cleared"], 0, "{size}: {case}");
+        let calls: Vec<[u64; 2]> = serde_json::from_value(case["seen"].clone()).unwrap();
+        let [first, again, thread, graph, next] = calls[..] else { panic!("{calls:?}") };
+        assert_eq!(first[0] == again[0], stays, "{size}: {calls:x?}");
+        assert_eq!(first[1], again[1], "{size}: {calls:x?}");
+        for (one, other) in [(first, thread), (first, graph), (thread, graph), (graph, next)] {
+            assert!(one[0] != other[0] && one[1] != other[1], "{size}: {calls:x?}");
+        }
+    }
+}
+
 #[test]
 fn a_package_has_cubins_for_other_architectures_which_are_used_only_when_asked_for() {
     let toolkit = match Search::of_this_machine().find(None) {
@@ -225,6 +306,7 @@ fn a_package_has_cubins_for_other_architectures_which_are_used_only_when_asked_f
 
     let Some(answer) = python(place.path(), PRETEND) else { return };
     launches_are_told_what_is_theirs(place.path());
+    scratch_is_one_threads_and_one_graphs(place.path());
     let of = |device: &str, kernel: &str| answer["seen"][device][kernel].clone();
     assert_eq!(answer["unusable"], json!({}));
     for kernel in ["everywhere", "hopper", "persistent"] {
