@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 
 use super::options::{DeviceArgs, PythonArgs, WorkerArgs};
-use super::whole::Settled;
-use super::{bench, device, pytorch, session, status, whole};
+use super::settled::Settled;
+use super::{bench, device, pytorch, session, settled, status};
 use crate::backend::{cpu, cuda};
 use crate::device::{Opening, cached_card, cpu_flags, detect_cpu};
 use crate::engine::{RunState, TargetState};
@@ -55,7 +55,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         None => archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?,
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
-    let seen = whole::seen(&workspace, &run)?;
+    let seen = settled::seen(&workspace, &run)?;
     let refused = seen.as_ref().map(|seen| seen.refused.clone()).unwrap_or_default();
     let wanted = Winners { all: args.all, refused: &refused, arch: &args.arch, python: &args.python };
     let Some(plans) = package(&archive, &state, &args.output, &wanted)? else {

@@ -36,6 +36,7 @@ mod rules;
 mod run;
 mod seeds;
 mod session;
+mod settled;
 mod show;
 mod speed;
 mod spinner;

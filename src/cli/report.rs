@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::{status, whole};
+use super::{settled, status};
 use crate::engine::RunState;
 use crate::engine::files;
 use crate::history::Archive;
@@ -60,7 +60,7 @@ fn render(workspace: &Workspace, archive: &Archive, run: &str) -> anyhow::Result
         CallCost::of(&op, shape, dtype).ok()
     };
     let mut report = state.report(&rows, &cost);
-    if let (Some(whole), Some(seen)) = (&mut report.whole, whole::seen(workspace, run)?) {
+    if let (Some(whole), Some(seen)) = (&mut report.whole, settled::seen(workspace, run)?) {
         report.notes.extend(seen.tell(whole));
     }
     Ok(report.render())

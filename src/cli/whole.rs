@@ -5,32 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use serde::{Deserialize, Serialize};
 
 use super::export::{Winners, package};
 use super::options::PythonArgs;
 use super::problem::told;
+use super::settled::{SEEN, Settled, folder_of};
 use super::verify_package::asked;
 use crate::engine::RunState;
 use crate::export::{self, Asked, Diagnosis, Plans, Verified};
 use crate::history::Archive;
 use crate::op::Bar;
-use crate::report::{self, Measured, Outputs};
 use crate::torch::{Python, TorchError};
 use crate::verify::Culprit;
-use crate::workspace::{DeviceLock, PRIVATE_FOLDER, Workspace, cache_dir};
-
-/// What the model said, in the run's folder.
-const SEEN: &str = "whole.json";
-
-/// What the whole model said of a run's kernels.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Settled {
-    /// The comparison with what is left in the package; none where nothing is.
-    verified: Option<Verified>,
-    /// Kernels that the model does not agree with, and why.
-    pub(super) refused: Vec<Culprit>,
-}
+use crate::workspace::{DeviceLock, Workspace, cache_dir};
 
 /// What was seen of the whole.
 pub(super) struct Whole {
@@ -148,53 +135,6 @@ fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow
     Ok(Some(Whole { settled, package: output, model }))
 }
 
-fn folder_of(workspace: &Workspace, run: &str) -> PathBuf {
-    workspace.root().join(PRIVATE_FOLDER).join(run)
-}
-
-/// What the whole model said of a run's kernels as it ended; none where it was not asked.
-///
-/// # Errors
-/// A file that is there and cannot be read: what it says must not be lost.
-pub(super) fn seen(workspace: &Workspace, run: &str) -> anyhow::Result<Option<Settled>> {
-    let path = folder_of(workspace, run).join(SEEN);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => serde_json::from_str(&text).map(Some).with_context(|| path.display().to_string()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
-    }
-}
-
-impl Settled {
-    /// How much faster the whole was, in a sentence, where it was measured.
-    pub(super) fn gain(&self) -> Option<String> {
-        let verified = self.verified.as_ref()?;
-        let (how, (ratio, low, high)) = match verified.replayed_gain() {
-            Some(gain) => (" as CUDA graphs", gain),
-            None => ("", verified.gain()?),
-        };
-        Some(format!("{ratio:.3}x as fast{how} ({low:.3} to {high:.3})"))
-    }
-
-    /// Has a run's page say it too; what a reader of it should know, a sentence each.
-    pub(super) fn tell(&self, whole: &mut report::Whole) -> Vec<String> {
-        let mut notes = Vec::new();
-        if let Some(verified) = &self.verified {
-            let replayed = verified.replayed_passes_us();
-            if replayed.is_some() {
-                notes.push("the whole was measured as CUDA graphs, with what is exported and without".to_owned());
-            }
-            if let Some(passes_us) = replayed.or_else(|| verified.passes_us()) {
-                whole.measured = Some(Measured { ratio: passes_us.0 / passes_us.1, interval: None, passes_us });
-            }
-            whole.outputs = Some(Outputs { agree: verified.wrong().is_empty(), words: verified.in_words() });
-        }
-        let refused = |it: &Culprit| format!("the whole model does not agree with {}: {}", it.op, it.why);
-        notes.extend(self.refused.iter().map(refused));
-        notes
-    }
-}
-
 impl Whole {
     /// Whether the model agrees with everything that was kept.
     pub(super) fn is_right(&self) -> bool {
@@ -228,6 +168,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::export::{Suspect, Trial};
+    use crate::report;
 
     fn verified(compiled_us: f64, ours_us: f64, wrong: Option<&str>) -> Verified {
         let verified = serde_json::json!({
