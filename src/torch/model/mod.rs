@@ -34,6 +34,8 @@ const CAPTURE: &str = concat!(
     "\n\n",
     include_str!("shipped.py"),
     "\n\n",
+    include_str!("parts.py"),
+    "\n\n",
     include_str!("capture.py")
 );
 

@@ -1,0 +1,103 @@
+"""Times the parts of a pass: each called by itself, in turns, and traced."""
+
+import torch
+
+# Copies of weights are together so many times the L2 cache, and no more than so many; below so many bytes there are none.
+COLD, MOST_COPIES, LEAST_COPIED = 3, 16, 1 << 20
+# One graph of a region has so many calls, since starting a graph costs as much as a short kernel takes; fewer where they are long (µs).
+GRAPH_CALLS, GRAPH_US = 16, 2000.0
+# Replays of which every kernel's own time is taken.
+TRACED = 5
+
+
+def alone(region, device):
+    """A call of a region by itself, on values like those it had: as torch.compile runs it, or, for a library, as PyTorch does. It takes the
+    number of the call: what the pass does not compute itself, weights above all, is in no cache when the pass comes to it, so that there
+    are copies of it on a GPU."""
+    places = [like(node, device) for node in region.inputs]
+    weights = [at for at, node in enumerate(region.inputs) if root_of(node).op == "placeholder"]
+    copies = [places]
+    if torch.device(device).type == "cuda" and weights:
+        size = sum(places[at].nbytes for at in weights)
+        wanted = -(-COLD * torch.cuda.get_device_properties(device).L2_cache_size // max(size, 1))
+        for _ in range(1, min(wanted, MOST_COPIES) if size >= LEAST_COPIED else 1):
+            copies.append([like(node, device) if at in weights else place for at, (node, place) in enumerate(zip(region.inputs, places))])
+
+    call = graph_of(region)
+    if region.kind == "fusible":
+        call = torch.compile(call, dynamic=False, fullgraph=True)
+    return lambda number=0: call(*copies[number % len(copies)]), len(copies)
+
+
+def graph_of(region):
+    """It as a module of its own: dynamo does not look into what walks over nodes."""
+    graph, known = torch.fx.Graph(), {}
+    for at, node in enumerate(region.inputs):
+        known[node] = graph.placeholder(f"x{at}")
+    for node in region.nodes:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple(known[node] for node in region.outputs))
+    return torch.fx.GraphModule({}, graph)
+
+
+def replayed(call, copies, device):
+    """A replay of several calls, and how many; or the call itself where there is no replay, and 0."""
+    if torch.device(device).type != "cuda":
+        return call, 0
+    once_us = min(clock(call, device, 0.0, least=1))
+    count = max(copies, min(GRAPH_CALLS, int(GRAPH_US / max(once_us, 1.0))), 1)
+
+    def several():
+        for number in range(count):
+            call(number)
+
+    replay = graphed(several, device)
+    return (call, 0) if replay is None else (replay, count)
+
+
+def traced(replay):
+    """Kernels and copies of a replay, and µs that they run, without what lies between them; none where the device does not tell."""
+    try:
+        from torch.profiler import ProfilerActivity
+        from torch.profiler import profile as trace
+
+        torch.cuda.synchronize()
+        with trace(activities=[ProfilerActivity.CUDA]) as found:
+            for _ in range(TRACED):
+                replay()
+            torch.cuda.synchronize()
+        ran = [one.device_time for one in found.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+        return len(ran) / TRACED, sum(ran) / TRACED
+    except Exception:
+        return None
+
+
+def like(node, device):
+    value = node.meta["val"]
+    made = torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype, device=device)
+    if value.is_floating_point():
+        return made.normal_()
+    return made.zero_()
+
+
+def small(device):
+    """A call of something compiled that does next to nothing."""
+    nothing = torch.zeros(4, device=device)
+    call = torch.compile(lambda x: x + 1, dynamic=False)
+    return lambda: call(nothing)
+
+
+def in_turns(calls, device, seconds, rounds=3):
+    """µs of each call by its name, and how many were timed: all of them in turns, so that a bad moment is everybody's."""
+    times, failed = {name: [] for name in calls}, {}
+    for number in range(rounds):
+        tell(f"timing, round {number + 1} of {rounds}")
+        for name, (call, share) in calls.items():
+            if name in failed:
+                continue
+            try:
+                with torch.no_grad():
+                    times[name] += clock(call, device, seconds * share / rounds)
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {first_line(error)}"
+    return {name: quartile(some) for name, some in times.items() if name not in failed}, {name: len(some) for name, some in times.items()}, failed
