@@ -56,13 +56,13 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
     let seen = settled::seen(&workspace, &run)?;
-    let refused = seen.as_ref().map(|seen| seen.refused.clone()).unwrap_or_default();
+    let refused = seen.as_ref().map(Settled::left_out).unwrap_or_default();
     let wanted = Winners { all: args.all, refused: &refused, arch: &args.arch, python: &args.python };
     let Some(plans) = package(&archive, &state, &args.output, &wanted)? else {
         let mut why = vec![format!(
             "run {run} has no kernel that is faster than what torch.compile runs there now; --all exports those that are right all the same"
         )];
-        why.extend(refused.iter().map(|it| format!("the whole model does not agree with {}: {}", it.op, it.why)));
+        why.extend(refused.iter().map(|it| format!("{} is left out: {}", it.op, it.why)));
         bail!("{}", why.join("\n"));
     };
     let mut lines =
@@ -99,7 +99,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 pub(super) struct Winners<'a> {
     /// Those that were not measured to be faster than PyTorch too.
     pub(super) all: bool,
-    /// Those that the whole model does not agree with: only with `all`.
+    /// Those that the whole model does not agree with, or is slower with: only with `all`.
     pub(super) refused: &'a [Culprit],
     /// Other architectures.
     pub(super) arch: &'a [u32],
@@ -172,7 +172,7 @@ pub(super) fn package(
 fn left_out(target: &TargetState, refused: &[Culprit]) -> Option<String> {
     target.start_us?;
     if let Some(culprit) = refused.iter().find(|it| it.op == target.op) {
-        return Some(format!("  {} is left out: the whole model does not agree with it: {}", target.op, culprit.why));
+        return Some(format!("  {} is left out: {}", target.op, culprit.why));
     }
     let against = target.against.as_deref().unwrap_or("its first version");
     Some(format!("  {} is left out: {:.2}x {against}", target.op, target.vs_user()))

@@ -91,8 +91,13 @@ impl Notify {
     }
 }
 
-/// What the command is told, as environment variables.
-pub(super) fn news(state: &RunState, workspace: &Workspace, ending: Ending<'_>) -> Vec<(&'static str, String)> {
+/// What the command is told, as environment variables. `whole` is what a PyTorch model gained by what is exported.
+pub(super) fn news(
+    state: &RunState,
+    workspace: &Workspace,
+    ending: Ending<'_>,
+    whole: Option<f64>,
+) -> Vec<(&'static str, String)> {
     let (status, reason) = match ending {
         Ending::Ended => ("ended", state.ended.as_ref().map_or_else(|| "it has ended".to_owned(), ToString::to_string)),
         Ending::Interrupted => ("interrupted", "it was interrupted".to_owned()),
@@ -100,7 +105,7 @@ pub(super) fn news(state: &RunState, workspace: &Workspace, ending: Ending<'_>) 
     };
     let of_model = || state.verified.as_ref().map(|report| report.measured.median);
     // A kernel alone was measured against what the user has as it was kept.
-    let measured = state.single().map_or_else(of_model, |kernel| Some(kernel.vs_user()));
+    let measured = whole.or_else(|| state.single().map_or_else(of_model, |kernel| Some(kernel.vs_user())));
     let speedup = measured.or(state.predicted().map(|(_, ratio)| ratio)).unwrap_or(1.0);
     let kept: u32 = state.targets.iter().map(|target| target.kept).sum();
     let how = if measured.is_some() { "measured" } else { "predicted" };

@@ -15,7 +15,7 @@ use super::progress::{Progress, Voice};
 use super::resume;
 use super::rules::RuleArgs;
 use super::session;
-use super::whole;
+use super::whole::{self, Whole};
 use crate::engine::files;
 use crate::engine::stop::Rules;
 use crate::engine::{Parts, Run, RunError, RunState};
@@ -98,7 +98,7 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let stop = cancel.clone();
     let parts = Parts { workspace: Some(workspace.clone()), pool, make_agent, watcher, cancel };
     let result = Run::new(parts, state, history, pending).go().await;
-    let mut differs = false;
+    let mut whole = None;
     if let Ok(ended) = &result {
         super::say(&closing(ended));
         if ended.ended.is_some() {
@@ -108,11 +108,10 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
                 () = stop.cancelled() => Err(anyhow!("interrupted")),
             };
             match seen {
-                Ok(Some(whole)) => {
-                    differs = !whole.is_right();
-                    super::say(&whole.text());
+                Ok(seen) => {
+                    seen.iter().for_each(|seen| super::say(&seen.text()));
+                    whole = seen;
                 }
-                Ok(None) => {}
                 Err(error) => super::warn(&format!("note: the whole model could not be measured: {error:#}")),
             }
         }
@@ -124,17 +123,22 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         super::say(&format!("what happened in detail   {}", log.display()));
     }
     if let Some(notify) = &notify {
-        tell(notify, &workspace, begun, &result).await;
+        tell(notify, &workspace, begun, (&result, whole.as_ref())).await;
     }
     let ended = result?;
-    if differs {
+    if whole.is_some_and(|whole| !whole.is_right()) {
         return Ok(ExitCode::FAILURE);
     }
     Ok(if ended.ended.is_some() { ExitCode::SUCCESS } else { ExitCode::from(130) })
 }
 
-/// Tells the user's command how the run ended. That this fails is said, and changes nothing.
-async fn tell(notify: &Notify, workspace: &Workspace, begun: RunState, result: &Result<RunState, RunError>) {
+/// Tells the user's command how the run ended, and what the whole of a PyTorch model said. That this fails is said, and changes nothing.
+async fn tell(
+    notify: &Notify,
+    workspace: &Workspace,
+    begun: RunState,
+    (result, whole): (&Result<RunState, RunError>, Option<&Whole>),
+) {
     let words = result.as_ref().err().map(ToString::to_string);
     let ending = match (&words, result) {
         (Some(_), _) if session::interrupted() => Ending::Interrupted,
@@ -148,8 +152,9 @@ async fn tell(notify: &Notify, workspace: &Workspace, begun: RunState, result: &
         Ok(state) => state.clone(),
         Err(_) => recorded().and_then(|state| serde_json::from_value(state).ok()).unwrap_or(begun),
     };
-    let news = notify::news(&state, workspace, ending);
-    let text = format!("{}\n", state.summary());
+    let news = notify::news(&state, workspace, ending, whole.and_then(Whole::measured));
+    let mut text = format!("{}\n", state.summary());
+    text.extend(whole.map(|whole| format!("\n{}\n", whole.text())));
     if let Err(why) = notify.send(&news, &text, notify::LIMIT).await {
         super::warn(&format!("note: {why}"));
     }

@@ -20,6 +20,9 @@ pub(super) struct Settled {
     pub(super) verified: Option<Verified>,
     /// Kernels that the model does not agree with, and why.
     pub(super) refused: Vec<Culprit>,
+    /// Kernels that are right and make the model slower, and why.
+    #[serde(default)]
+    pub(super) slower: Vec<Culprit>,
 }
 
 /// The folder of a run.
@@ -44,11 +47,18 @@ impl Settled {
     /// How much faster the whole was, in a sentence, where it was measured.
     pub(super) fn gain(&self) -> Option<String> {
         let verified = self.verified.as_ref()?;
-        let (how, (ratio, low, high)) = match verified.replayed_gain() {
-            Some(gain) => (" as CUDA graphs", gain),
-            None => ("", verified.gain()?),
-        };
+        let (ratio, low, high) = verified.whole_gain()?;
+        let how = if verified.replayed_gain().is_some() { " as CUDA graphs" } else { "" };
         Some(format!("{ratio:.3}x as fast{how} ({low:.3} to {high:.3})"))
+    }
+
+    /// Kernels that are not to be exported, with the reason.
+    pub(super) fn left_out(&self) -> Vec<Culprit> {
+        let refused = |it: &Culprit| {
+            let why = format!("the whole model does not agree with it: {}", it.why);
+            Culprit { op: it.op.clone(), why }
+        };
+        self.refused.iter().map(refused).chain(self.slower.iter().cloned()).collect()
     }
 
     /// Has a run's page say it too; what a reader of it should know, a sentence each.
@@ -64,8 +74,7 @@ impl Settled {
             }
             whole.outputs = Some(Outputs { agree: verified.wrong().is_empty(), words: verified.in_words() });
         }
-        let refused = |it: &Culprit| format!("the whole model does not agree with {}: {}", it.op, it.why);
-        notes.extend(self.refused.iter().map(refused));
+        notes.extend(self.left_out().iter().map(|it| format!("{} is not exported: {}", it.op, it.why)));
         notes
     }
 }

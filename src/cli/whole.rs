@@ -12,7 +12,7 @@ use super::problem::told;
 use super::settled::{SEEN, Settled, folder_of};
 use super::verify_package::asked;
 use crate::engine::RunState;
-use crate::export::{self, Asked, Diagnosis, Plans, Verified};
+use crate::export::{self, Asked, Diagnosis, LEAST_SESSIONS, Plans, Verified};
 use crate::history::Archive;
 use crate::op::Bar;
 use crate::torch::{Python, TorchError};
@@ -34,13 +34,30 @@ trait Trying {
     fn diagnose(&mut self, plans: &Plans, all: &Result<Verified, TorchError>) -> Result<Diagnosis, TorchError>;
 }
 
-/// Leaves out what the model does not agree with, until it agrees with what is left. Where no kernel alone is to blame all are left out.
+/// Whether the whole is slower in every session.
+fn is_slower(verified: &Verified) -> bool {
+    verified.whole_gain().is_some_and(|(_, _, most)| most < 1.0)
+}
+
+/// Leaves out what the model does not agree with, until it agrees with what is left, and all with it where no kernel alone is to blame. Where the
+/// model is slower with what is left, kernels that alone make it slower are left out too.
 fn settle(model: &mut impl Trying) -> anyhow::Result<Settled> {
-    let mut refused: Vec<Culprit> = Vec::new();
-    while let Some(plans) = model.package(&refused)? {
+    let (mut refused, mut slower): (Vec<Culprit>, Vec<Culprit>) = (Vec::new(), Vec::new());
+    while let Some(plans) = model.package(&[&refused[..], &slower[..]].concat())? {
         let seen = model.verify(&plans);
-        if seen.as_ref().is_ok_and(|verified| verified.wrong().is_empty()) {
-            return Ok(Settled { verified: seen.ok(), refused });
+        if let Ok(verified) = &seen
+            && verified.wrong().is_empty()
+        {
+            if is_slower(verified) {
+                let diagnosis = model.diagnose(&plans, &seen).map_err(told)?;
+                let (wrong, slow) = (diagnosis.wrong(), diagnosis.slow());
+                if !wrong.is_empty() || !slow.is_empty() {
+                    refused.extend(wrong);
+                    slower.extend(slow);
+                    continue;
+                }
+            }
+            return Ok(Settled { verified: seen.ok(), refused, slower });
         }
         // Its error is of the model without any kernel, or of PyTorch.
         let mut wrong = model.diagnose(&plans, &seen).map_err(told)?.wrong();
@@ -48,18 +65,18 @@ fn settle(model: &mut impl Trying) -> anyhow::Result<Settled> {
             // A process that ended may have been ended by others.
             let verified = seen.or_else(|_| model.verify(&plans)).map_err(told)?;
             let Some(fault) = verified.wrong().into_iter().next() else {
-                return Ok(Settled { verified: Some(verified), refused });
+                return Ok(Settled { verified: Some(verified), refused, slower });
             };
             let why = format!("no kernel alone is to blame, but all together: {fault}");
             wrong = plans.kernels.iter().map(|plan| Culprit { op: plan.name.clone(), why: why.clone() }).collect();
         }
         refused.extend(wrong);
     }
-    Ok(Settled { verified: None, refused })
+    Ok(Settled { verified: None, refused, slower })
 }
 
 /// Tries what a run kept in its model, as a package in the run's folder, in fresh processes; none where it kept nothing, or is on no PyTorch
-/// model. What the model does not agree with is written down for `export`, which leaves it out.
+/// model. What the model does not agree with, or is slower with, is written down for `export`, which leaves it out.
 ///
 /// # Errors
 /// A package that cannot be written, a Python without PyTorch, a model that fails.
@@ -109,8 +126,15 @@ impl Trying for Tried<'_> {
     }
 
     fn diagnose(&mut self, plans: &Plans, all: &Result<Verified, TorchError>) -> Result<Diagnosis, TorchError> {
-        super::warn("the model does not agree with what was kept: each kernel is tried alone");
-        export::diagnose(&self.python(), &self.asked(plans), plans, all, &mut |_| {})
+        let right = all.as_ref().is_ok_and(|verified| verified.wrong().is_empty());
+        super::warn(match right {
+            true => "the model is not faster with what was kept: each kernel is tried alone",
+            false => "the model does not agree with what was kept: each kernel is tried alone",
+        });
+        let asked = self.asked(plans);
+        // What is slow is told from more sessions than what is wrong.
+        let sessions = if right { LEAST_SESSIONS } else { asked.sessions };
+        export::diagnose(&self.python(), &Asked { sessions, ..asked }, plans, all, &mut |_| {})
     }
 }
 
@@ -141,19 +165,27 @@ impl Whole {
         self.settled.refused.is_empty()
     }
 
+    /// How much faster the model is with what is exported; as fast as it was where nothing is.
+    pub(super) fn measured(&self) -> Option<f64> {
+        match &self.settled.verified {
+            Some(verified) => verified.whole_gain().map(|(ratio, ..)| ratio),
+            None => Some(1.0),
+        }
+    }
+
     /// What was seen, and what to do where it is not what was hoped for.
     pub(super) fn text(&self) -> String {
-        let Settled { verified, refused } = &self.settled;
+        let Settled { verified, refused, slower } = &self.settled;
         let mut lines: Vec<String> = verified.iter().map(Verified::text).collect();
-        let gain = verified.as_ref().and_then(|verified| verified.replayed_gain().or_else(|| verified.gain()));
-        if gain.is_some_and(|(_, _, most)| most < 1.0) {
+        if verified.as_ref().is_some_and(is_slower) {
             lines.push(format!(
-                "the model is NOT faster with what was kept, though each kernel is by itself: warpsmith verify {} --model {} --diagnose    names \
-                 the kernel that costs more than it gains",
+                "the model is NOT faster with what was kept, and no kernel alone is clearly to blame: warpsmith verify {} --model {} --diagnose    \
+                 shows what each does",
                 self.package.display(),
                 self.model.display()
             ));
         }
+        lines.extend(slower.iter().map(|Culprit { op, why }| format!("{op} is left out of what is exported: {why}")));
         lines.extend(
             refused
                 .iter()
@@ -189,6 +221,9 @@ mod tests {
         kernels: Vec<&'static str>,
         wrong: Vec<&'static str>,
         crash: Vec<&'static str>,
+        slow: Vec<&'static str>,
+        /// Slower with all of them together, and with none alone.
+        crowded: bool,
         quarrel: bool,
         /// So many of the first processes are ended by others.
         killed: usize,
@@ -222,14 +257,16 @@ mod tests {
                 return Err(TorchError::Code("the process ended".into()));
             }
             let wrong = has(&self.wrong) || (self.quarrel && self.kernels.len() > 1);
-            Ok(verified(100.0, 90.0, wrong.then_some("off by 1")))
+            let ours_us = if has(&self.slow) || self.crowded { 110.0 } else { 90.0 };
+            Ok(verified(100.0, ours_us, wrong.then_some("off by 1")))
         }
 
         fn diagnose(&mut self, _: &Plans, all: &Result<Verified, TorchError>) -> Result<Diagnosis, TorchError> {
             let suspect = |name: &&str| {
                 let wrong = self.wrong.contains(name).then_some("off by 1");
                 let output = verified(1.0, 1.0, wrong).outputs.remove(0);
-                let ran = Trial::Ran { before_us: vec![1.0], after_us: vec![1.0], called: 1, output };
+                let after_us = vec![if self.slow.contains(name) { 1.1 } else { 0.9 }; 3];
+                let ran = Trial::Ran { before_us: vec![1.0; 3], after_us, called: 1, output };
                 let alone = if self.crash.contains(name) { Trial::Failed { why: "a crash".into() } } else { ran };
                 Suspect { op: (*name).to_owned(), vs_user: 1.5, alone }
             };
@@ -243,6 +280,8 @@ mod tests {
             kernels: vec!["a", "b", "c"],
             wrong: wrong.to_vec(),
             crash: crash.to_vec(),
+            slow: Vec::new(),
+            crowded: false,
             quarrel,
             killed: 0,
             asked: 0,
@@ -273,9 +312,29 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_with_which_the_model_is_slower_is_left_out_and_no_other() {
+        let of = |mut model: Scripted| {
+            let settled = settle(&mut model).unwrap();
+            let names = |found: &[Culprit]| found.iter().map(|it| it.op.clone()).collect::<Vec<_>>().join(" ");
+            let faster = settled.verified.as_ref().map(|verified| !is_slower(verified));
+            (names(&settled.refused), names(&settled.slower), model.kernels.join(" "), faster)
+        };
+        let said = |refused: &str, slower: &str, left: &str, faster| {
+            (refused.to_owned(), slower.to_owned(), left.to_owned(), faster)
+        };
+        let slow = |names: &[&'static str]| Scripted { slow: names.to_vec(), ..scripted(&[], &[], false) };
+        assert_eq!(of(slow(&["b"])), said("", "b", "a c", Some(true)));
+        assert_eq!(of(slow(&["a", "b", "c"])), said("", "a b c", "", None));
+        // What is wrong goes first; what is slow is looked for among what is right.
+        assert_eq!(of(Scripted { wrong: vec!["a"], ..slow(&["b"]) }), said("a", "b", "c", Some(true)));
+        // Slower together, and none alone is to blame: that is said, and nothing is left out.
+        assert_eq!(of(Scripted { crowded: true, ..slow(&[]) }), said("", "", "a b c", Some(false)));
+    }
+
+    #[test]
     fn what_is_wrong_or_slower_is_said() {
         let whole = |verified, refused| Whole {
-            settled: Settled { verified, refused },
+            settled: Settled { verified, refused, slower: Vec::new() },
             package: "package/run_1".into(),
             model: "model".into(),
         };
@@ -295,6 +354,9 @@ mod tests {
             assert!(wrong.text().contains(part), "{}", wrong.text());
         }
         let mut page = report::Whole::default();
-        assert!(wrong.settled.tell(&mut page)[0].contains("does not agree with mm_1") && page.measured.is_none());
+        assert!(
+            wrong.settled.tell(&mut page)[0].contains("does not agree with it: with it alone")
+                && page.measured.is_none()
+        );
     }
 }

@@ -12,7 +12,7 @@ use crate::verify::Culprit;
 const LEAST_LOSS: f64 = 0.03;
 
 /// Sessions that a loss of time must be seen in: two may both have met what others do on the machine.
-const LEAST_SESSIONS: usize = 3;
+pub const LEAST_SESSIONS: u32 = 3;
 
 /// One kernel alone in the model, or why it did not get so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ const LEAST_SESSIONS: usize = 3;
 pub enum Trial {
     /// It ran.
     Ran {
-        /// µs of the original compiled pass, one for each session.
+        /// µs of the original compiled pass, one for each session; as CUDA graphs where both can be.
         before_us: Vec<f64>,
         /// The same with this kernel alone.
         after_us: Vec<f64>,
@@ -138,7 +138,7 @@ impl Trial {
         let Self::Ran { before_us, after_us, .. } = self else { return None };
         let slowest = before_us.iter().copied().reduce(f64::max)?;
         let fastest = after_us.iter().copied().reduce(f64::min)?;
-        (after_us.len() >= LEAST_SESSIONS && fastest > slowest * (1.0 + LEAST_LOSS)).then_some(())?;
+        (after_us.len() >= LEAST_SESSIONS as usize && fastest > slowest * (1.0 + LEAST_LOSS)).then_some(())?;
         let (before, after) = (stats::median(before_us)?, stats::median(after_us)?);
         Some(format!("with it alone the pass is slower: {:.3} ms instead of {:.3} ms", after / 1e3, before / 1e3))
     }
@@ -150,6 +150,11 @@ fn wrong(suspects: &[Suspect]) -> Vec<Culprit> {
     suspects.iter().filter_map(blamed).collect()
 }
 
+fn slow(suspects: &[Suspect]) -> Vec<Culprit> {
+    let right = suspects.iter().filter(|it| it.alone.fault().is_none());
+    right.filter_map(|it| Some(Culprit { op: it.op.clone(), why: it.alone.loss()? })).collect()
+}
+
 impl Diagnosis {
     /// What the trials say; `all` is what is wrong with all kernels together.
     #[must_use]
@@ -158,9 +163,7 @@ impl Diagnosis {
             let ((kind, size), (other_kind, other_size)) = (other.alone.badness(), one.alone.badness());
             kind.cmp(&other_kind).then(size.total_cmp(&other_size))
         });
-        let slow = |it: &Suspect| if it.alone.fault().is_some() { None } else { it.alone.loss() };
-        let slow = suspects.iter().filter_map(|it| Some(Culprit { op: it.op.clone(), why: slow(it)? }));
-        let culprits = wrong(&suspects).into_iter().chain(slow).collect();
+        let culprits = wrong(&suspects).into_iter().chain(slow(&suspects)).collect();
         Self { all, suspects, culprits }
     }
 
@@ -168,6 +171,12 @@ impl Diagnosis {
     #[must_use]
     pub fn wrong(&self) -> Vec<Culprit> {
         wrong(&self.suspects)
+    }
+
+    /// Kernels that are right, and with which alone the pass is slower beyond doubt.
+    #[must_use]
+    pub fn slow(&self) -> Vec<Culprit> {
+        slow(&self.suspects)
     }
 
     /// Whether nothing is wrong, neither with all kernels together nor with any alone.

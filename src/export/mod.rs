@@ -22,7 +22,7 @@ use crate::op::OpError;
 use crate::torch::model::{Kind, Place};
 
 pub use code::Maker;
-pub use diagnose::{Diagnosis, Suspect, Trial, diagnose};
+pub use diagnose::{Diagnosis, LEAST_SESSIONS, Suspect, Trial, diagnose};
 pub use receipt::{Receipt, altered, receipts};
 pub use unjudged::capability;
 pub use verify::{Asked, Verified, verify};

@@ -176,6 +176,12 @@ impl Verified {
         self.ratio("compiled", "patched and compiled")
     }
 
+    /// How much faster the whole is, in the same figures: as CUDA graphs where both can be, else as torch.compile runs it.
+    #[must_use]
+    pub fn whole_gain(&self) -> Option<(f64, f64, f64)> {
+        self.replayed_gain().or_else(|| self.gain())
+    }
+
     /// A pass compiled as it was, and with the package, µs, in the middle session.
     #[must_use]
     pub fn passes_us(&self) -> Option<(f64, f64)> {
