@@ -78,12 +78,11 @@ impl Place {
         text(&output.stdout)
     }
 
-    /// A run of these targets that judges what each begins with, and no more: which targets a plan has and how many trials a budget
-    /// holds are a matter of how busy the machine is.
+    /// A run of these targets, each until a trial is not kept: which targets a plan has and how many trials a budget holds are a matter
+    /// of how busy the machine is.
     fn begun(&self, targets: &[&str]) -> String {
-        std::fs::write(self.path("nothing.jsonl"), "").unwrap();
         let only = targets.join(",");
-        self.said(&["run", "model", "--only", &only, "--seed", "3", "--agent", "replay", "nothing.jsonl"])
+        self.said(&["run", "model", "--only", &only, "--seed", "3", "--max-reverts", "1"])
     }
 
     /// What a fresh Python prints as JSON, and what it says beside.
@@ -154,7 +153,9 @@ fn a_model_goes_from_its_profile_to_a_package_that_torch_compile_uses() {
     // What was kept is measured in the whole.
     assert!(!run.contains("OUTPUTS DIFFER") && !run.contains("could not be measured"), "{run}");
     if run.contains("keep    ") {
-        assert!(run.contains("verifying the whole model") && run.contains("patched and compiled"), "{run}");
+        // With both kernels alone it may be slower, and then nothing is left to be measured.
+        let told = ["patched and compiled", "is left out of what is exported"].iter().any(|words| run.contains(words));
+        assert!(run.contains("verifying the whole model") && told, "{run}");
     }
     // The file that a target starts from is its baseline, or its first keep where it beats PyTorch: which, is the machine's.
     for name in names.values() {
