@@ -128,7 +128,7 @@ impl Trying for Tried<'_> {
     fn diagnose(&mut self, plans: &Plans, all: &Result<Verified, TorchError>) -> Result<Diagnosis, TorchError> {
         let right = all.as_ref().is_ok_and(|verified| verified.wrong().is_empty());
         super::warn(match right {
-            true => "the model is not faster with what was kept: each kernel is tried alone",
+            true => "the model is slower with what was kept: each kernel is tried alone",
             false => "the model does not agree with what was kept: each kernel is tried alone",
         });
         let asked = self.asked(plans);
@@ -339,6 +339,7 @@ mod tests {
             model: "model".into(),
         };
         let faster = whole(Some(verified(100.0, 90.0, None)), Vec::new());
+        assert!((faster.measured().unwrap() - 100.0 / 90.0).abs() < 1e-9);
         assert!(faster.is_right() && !faster.text().contains("--diagnose"), "{}", faster.text());
         let slower = whole(Some(verified(100.0, 102.0, None)), Vec::new());
         assert!(slower.is_right(), "{}", slower.text());
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(faster.settled.tell(&mut page).len(), 1);
         assert!(page.outputs.unwrap().agree && (page.measured.unwrap().ratio - 100.0 / 90.0).abs() < 1e-9);
         let wrong = whole(None, vec![Culprit { op: "mm_1".into(), why: "with it alone, off by 1".into() }]);
-        assert!(!wrong.is_right());
+        assert!(!wrong.is_right() && wrong.measured() == Some(1.0), "nothing is exported");
         for part in ["OUTPUTS DIFFER", "mm_1 is left out of what is exported", "off by 1"] {
             assert!(wrong.text().contains(part), "{}", wrong.text());
         }

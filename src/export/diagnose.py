@@ -67,11 +67,7 @@ def trial(package, case, name):
     model, calls = case.model, lambda: package.status()["called"][name]
 
     def timed(call):
-        """µs as it comes, and as a CUDA graph where it can be one."""
-        once = lambda: call(*case.draws[0])
-        with torch.no_grad():
-            replay = graphed(once, case.device)
-            return [quartile(clock(one, case.device, case.seconds)) for one in (once, replay) if one is not None]
+        return passes_us(call, case.draws[0], case.device, case.seconds)
 
     try:
         for session in range(case.sessions):
