@@ -143,7 +143,7 @@ impl Cuda {
                 (card, desk.free_memory().map_err(|error| error.to_string())?)
             }
         };
-        let limits = judge::case_limits(&card, free);
+        let limits = judge::case_limits(&card, facts.memory_bytes, free);
         Ok(Self { place, facts, compiler, card, limits, gauge })
     }
 

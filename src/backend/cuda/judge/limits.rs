@@ -19,18 +19,19 @@ const LEAST_FLOPS: u64 = 10_000_000_000;
 /// head dimension of the sweeps.
 const MEMORY: f64 = 0.2;
 
-/// Limits for the device of `card` with `free` bytes of memory to be had.
+/// Limits for the device of `card`, of whose `total` bytes of memory `free` are to be had.
 ///
-/// An H200 judges every listed shape as it stands; devices with slow doubles shrink the large ones.
+/// An H200 judges every listed shape as it stands; devices with slow doubles shrink the large ones. What others have on the device shrinks none:
+/// a kernel that is wrong at a large shape alone would then be right beside a neighbour. Where memory does not suffice that is an error, no verdict.
 #[must_use]
-pub fn case_limits(card: &DeviceCard, free: u64) -> CaseLimits {
+pub fn case_limits(card: &DeviceCard, total: u64, free: u64) -> CaseLimits {
     let rate = card.ceilings.shown.get("f64_gflops").copied().filter(|rate| *rate > 0.0).unwrap_or(SLOW) * 1e9;
     let macs = |seconds: f64| (rate * seconds / OPERATIONS) as u64;
     CaseLimits {
-        macs: macs(ORACLE).min((free as f64 / MEMORY) as u64),
+        macs: macs(ORACLE).min((total as f64 / MEMORY) as u64),
         macs_twice: macs(ORACLE_TWICE),
         // Bytes, doubles of values and terms, and as much again.
-        elements: free / 64,
+        elements: total / 64,
         // Some milliseconds each, at most, and then one of each input.
         hostile_share: NonZeroU64::MIN,
         sample_macs: 1 << 31,
@@ -74,9 +75,16 @@ mod tests {
     fn a_fast_device_judges_the_largest_listed_shape_and_a_slow_one_shrinks_it() {
         // fused_mlp at 4096, 4096, 11008.
         let largest = 3 * 4096 * 4096 * 11008;
-        assert!(case_limits(&card(50_000.0), 139 << 30).macs > largest);
-        let slow = case_limits(&card(1_300.0), 24 << 30);
+        assert!(case_limits(&card(50_000.0), 139 << 30, 139 << 30).macs > largest);
+        let slow = case_limits(&card(1_300.0), 24 << 30, 24 << 30);
         assert!(slow.macs < largest && slow.macs > 2048 * 2048 * 2048);
         assert!(slow.macs_twice < slow.macs && slow.elements > 1 << 28);
+    }
+
+    #[test]
+    fn a_neighbour_on_the_device_takes_timed_copies_and_makes_no_case_smaller() {
+        let [alone, beside] = [139, 2].map(|free: u64| case_limits(&card(50_000.0), 139 << 30, free << 30));
+        assert_eq!((alone.macs, alone.elements), (beside.macs, beside.elements));
+        assert!(beside.timed_bytes < alone.timed_bytes);
     }
 }
