@@ -15,7 +15,8 @@
 # first stage and under three in everything: each starter, each kernel of the device's folder and each honest one; its rows say how long
 # they took. SEED (1) is the first of its seeds. `mutants` judges MUTANTS (30) mutants of each starter (docs/mutation-testing.md).
 # LANES (1; mutants 12): so many files of a step are judged at once, where no time is measured; a quarter of them where each is examined in
-# full, which fills the device's memory. FILES (everything): of `seeds`, only files whose path this regular expression finds.
+# full, which fills the device's memory.
+# FILES (everything): `wrong`, `honest`, `switches` and `seeds` judge only files whose path this extended regular expression matches.
 # Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
 set -u
 export LC_ALL=C
@@ -94,6 +95,9 @@ each() {
 
 # verdict GOOD: a word for the last column
 verdict() { if [ "$1" = 1 ]; then echo ok; else echo FAILED; fi; }
+
+# chosen FILE...: those that FILES asks for, a line each
+chosen() { printf '%s\n' "$@" | grep -E -e "${FILES:-.}"; }
 
 # keep FILE: the first 16 MiB of what comes
 keep() {
@@ -184,9 +188,9 @@ starter() {
 
 wrong() {
     local file files=() examined=() lanes=$lanes
-    for file in tests/gpu/wrong/*.cu tests/gpu/wrong/*.py; do
+    while read -r file; do
         if [ -n "$(said examine "$file")" ]; then examined+=("$file"); else files+=("$file"); fi
-    done
+    done < <(chosen tests/gpu/wrong/*.cu tests/gpu/wrong/*.py)
     each wrong_one "${files[@]}"
     # So many seconds of an examination are to ask what they ask on a device that has nothing else to do.
     lanes=$(((lanes + 3) / 4))
@@ -212,7 +216,7 @@ wrong_one() {
 # No defence is decoration: without the one that a file names it is accepted.
 switches() {
     local files
-    mapfile -t files < <(grep -l '^# switch:' tests/gpu/wrong/*.cu tests/gpu/wrong/*.py)
+    mapfile -t files < <(chosen tests/gpu/wrong/*.cu tests/gpu/wrong/*.py | xargs -r grep -l '^# switch:')
     each switched_off "${files[@]}"
 }
 
@@ -234,7 +238,11 @@ switched_off() {
     row "without $switch: $(name "$file")" "correct" "$what" "$took" "$(verdict $good)"
 }
 
-honest() { each honest_one tests/gpu/honest/*.cu tests/gpu/honest/*.py; }
+honest() {
+    local files
+    mapfile -t files < <(chosen tests/gpu/honest/*.cu tests/gpu/honest/*.py)
+    each honest_one "${files[@]}"
+}
 
 honest_one() { accepted "honest $(name "$1")" "honest-$(name "$1")" "$1"; }
 
@@ -430,10 +438,8 @@ mutants() {
 
 # An honest kernel passes under any seed. The first sentence of each rejection is printed: with its seed it can be repeated.
 seeds() {
-    local files file lanes=$lanes
-    for file in kernels/cuda/*.cu kernels/cuda/*/*.cu kernels/triton/*.py tests/gpu/honest/*; do
-        if [[ $file =~ ${FILES:-.} ]]; then files+=("$file"); fi
-    done
+    local files lanes=$lanes
+    mapfile -t files < <(chosen kernels/cuda/*.cu kernels/cuda/*/*.cu kernels/triton/*.py tests/gpu/honest/*)
     # Stage 1 alone, which takes half a second; then three times all stages and an examination, whose largest tensors are the device's.
     each smoke_seeds "${files[@]}"
     lanes=$(((lanes + 3) / 4))

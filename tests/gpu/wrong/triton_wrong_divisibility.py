@@ -49,8 +49,8 @@ def softmax_kept(x, y, rows, cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     col = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (col < cols)
     # Said of the mask as well: of elements that are masked one by one the compiler takes each alone, and what is said of the offset changes nothing.
-    at = tl.max_contiguous(tl.multiple_of(row * cols + col, (16, 16)), (1, 16))
-    value = tl.load(x + at, mask=tl.max_constancy(mask, (1, 16)), other=-float("inf")).to(tl.float32)
+    at = tl.max_contiguous(tl.multiple_of(row * cols + col, (16, 16)), (1, min(16, BLOCK)))
+    value = tl.load(x + at, mask=tl.max_constancy(mask, (1, min(16, BLOCK))), other=-float("inf")).to(tl.float32)
     top = tl.reduce(value, 1, larger, keep_dims=True)
     power = tl.exp2((value - top) * LOG2E)
     share = 1.0 / tl.sum(power, 1, keep_dims=True)
