@@ -98,16 +98,97 @@ fn products_with_rows_that_begin_anywhere_compile_in_every_dtype() {
     }
 }
 
+/// An operation of one size over these tensors.
+fn region(inputs: &[(&str, &[i64])], outputs: &[(&str, &[i64])]) -> Operation {
+    let tensor = |role: &str, (name, shape): &(&str, &[i64])| {
+        let draw = if role == "input" { "draw = { dist = \"normal\" }\n" } else { "" };
+        let sizes: Vec<String> = shape.iter().map(|size| format!("\"{size}\"")).collect();
+        format!(
+            "[[tensors]]\nname = \"{name}\"\nrole = \"{role}\"\nshape = [{}]\ndtype = \"T\"\n{draw}",
+            sizes.join(", ")
+        )
+    };
+    let tensors: String =
+        inputs.iter().map(|it| tensor("input", it)).chain(outputs.iter().map(|it| tensor("output", it))).collect();
+    let toml = format!(
+        "name = \"region_1\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\n\
+         smoke = {{}}\nsweep = [{{}}]\nedges = []\nrandom = {{}}\n{tensors}"
+    );
+    let names: Vec<&str> = inputs.iter().map(|(name, _)| *name).collect();
+    Operation::parse(&toml, &format!("def reference({}):\n    return x0\n", names.join(", ")), "region_1").unwrap()
+}
+
+#[test]
+fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_the_rows_are() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
+    let theirs = operation("matmul");
+    // Rows, columns, terms; how many; a bias; an activation: tensor cores, a few rows, one row, clusters that share the terms, large tiles.
+    let cases = [
+        (128, 768, 768, 3, 1, 0),
+        (128, 768, 768, 2, 0, 0),
+        (128, 3072, 768, 1, 1, 1),
+        (8, 4096, 4096, 3, 1, 2),
+        (1, 4096, 4096, 3, 0, 3),
+        (128, 1024, 4096, 2, 0, 4),
+        (4096, 4096, 4096, 3, 1, 0),
+        (2048, 5120, 1280, 1, 1, 2),
+    ];
+    for (m, n, k, count, has_bias, act) in cases {
+        let numbers = 0..count;
+        let (weights, biases, results): (Vec<_>, Vec<_>, Vec<_>) = (
+            numbers.clone().map(|at| format!("w{at}")).collect(),
+            numbers.clone().map(|at| format!("b{at}")).collect(),
+            numbers.map(|at| format!("out{at}")).collect(),
+        );
+        let (a, b, bias, c) = ([m, k], [n, k], [n], [m, n]);
+        let mut inputs: Vec<(&str, &[i64])> = vec![("x0", &a)];
+        inputs.extend(weights.iter().map(|name| (name.as_str(), &b[..])));
+        if has_bias == 1 {
+            inputs.extend(biases.iter().map(|name| (name.as_str(), &bias[..])));
+        }
+        let outputs: Vec<(&str, &[i64])> = results.iter().map(|name| (name.as_str(), &c[..])).collect();
+        let own = region(&inputs, &outputs);
+        let of = |at: usize| {
+            let bias = (has_bias == 1).then(|| biases[at].clone());
+            serde_json::json!({ "b": weights[at], "bias": bias, "c": results[at] })
+        };
+        let mut first = of(0);
+        first["a"] = "x0".into();
+        let call: Call = serde_json::from_value(serde_json::json!({
+            "op": "matmul",
+            "tensors": first,
+            "symbols": { "batch": count, "M": m, "N": n, "K": k, "trans_b": 1, "has_bias": has_bias },
+            "scalars": {},
+            "lets": { "PARTS": count, "ACT": act },
+            "beside": (1..weights.len()).map(of).collect::<Vec<_>>(),
+        }))
+        .unwrap();
+        for (file, gpu) in [("matmul.cu", GPUS[0]), ("nvidia-h200/matmul.cu", GPUS[1])] {
+            let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
+            let facts = facts(gpu);
+            let text = adopted(&text, (&theirs, &own), &call, Dtype::Bf16, &facts).unwrap();
+            let kernel = KernelFile::parse(&text).unwrap();
+            let resolution = kernel.resolve(&Shape::default(), Dtype::Bf16, &facts).unwrap();
+            let launches = kernel.launches(&own, &[], &resolution, &facts).unwrap();
+            let compiled = compiler
+                .candidate(&own, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
+                .unwrap_or_else(|error| panic!("{file} {m} rows: {error}"));
+            assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {m} rows");
+            eprintln!(
+                "{file} {count} of {m} x {n} x {k}: {} {:?}, {}",
+                launches[0].kernel, launches[0].grid, compiled[0].log
+            );
+        }
+    }
+}
+
 #[test]
 fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dtype() {
     let cache = tempfile::tempdir().unwrap();
     let Some(compiler) = compiler(cache.path()) else { return };
     let theirs = operation("flash_attention");
-    let toml = "name = \"attention_1\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\n\
-                smoke = {}\nsweep = [{}]\nedges = []\nrandom = {}\n\
-                [[tensors]]\nname = \"x0\"\nrole = \"input\"\nshape = [\"128\", \"2304\"]\ndtype = \"T\"\ndraw = { dist = \"normal\" }\n\
-                [[tensors]]\nname = \"out\"\nrole = \"output\"\nshape = [\"1\", \"128\", \"12\", \"64\"]\ndtype = \"T\"\n";
-    let own = Operation::parse(toml, "def reference(x0):\n    return x0\n", "attention_1").unwrap();
+    let own = region(&[("x0", &[128, 2304])], &[("out", &[1, 128, 12, 64])]);
     let call: Call = serde_json::from_value(serde_json::json!({
         "op": "flash_attention",
         "tensors": { "q": "x0", "k": "x0", "v": "x0", "o": "out" },

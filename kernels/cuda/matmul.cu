@@ -13,6 +13,10 @@ WARPS_K = { value = 1,   choices = [1] }          # warps that share a tile, eac
 DEPTH   = { value = 4,   choices = [3, 4] }       # stages in flight, if shared memory suffices
 GROUP   = { value = 8,   choices = [4, 8, 16] }   # rows of tiles that run together, so that they find b in the L2 cache
 [let]
+# Products of one a that are computed together: as many matrices b, c and biases, each where it likes. The plan of the operation itself has one.
+PARTS       = "1"
+# What becomes of each element of c at last, in a region of a model: 1 gelu, 2 gelu by tanh, 3 silu, 4 relu.
+ACT         = "0"
 VEC         = "16 / dtype_bytes"
 BK          = "K_BYTES / dtype_bytes"
 WARPS_MN    = "BM / WARP_M * (BN / WARP_N)"
@@ -48,6 +52,34 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
 #include "ws/ampere.cuh"
 
 using namespace ws;
+
+/* What each of PARTS products has for itself comes as so many arguments: all of them, and that of product `part`. */
+#if PARTS == 1
+#define EACH(type, name) type name
+#define OF(part, name) name
+#elif PARTS == 2
+#define EACH(type, name) type name, type name##_1
+#define OF(part, name) ((part) == 0 ? name : name##_1)
+#else
+#define EACH(type, name) type name, type name##_1, type name##_2
+#define OF(part, name) ((part) == 0 ? name : (part) == 1 ? name##_1 : name##_2)
+#endif
+/* Where the matrix of this number begins in its tensor, in matrices. */
+#define WITHIN(matrix) (PARTS > 1 ? 0 : (matrix))
+
+__device__ float activated(float v) {
+#if ACT == 1
+    return 0.5f * v * (1.0f + erff(v * 0.70710678f));
+#elif ACT == 2
+    return 0.5f * v * (1.0f + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
+#elif ACT == 3
+    return v / (1.0f + expf(-v));
+#elif ACT == 4
+    return v <= 0.0f ? 0.0f : v; /* NaN stays what it is */
+#else
+    return v;
+#endif
+}
 
 constexpr int K_STEP = WS_DTYPE_BYTES == 4 ? 4 : 16; /* terms multiplied in a step */
 constexpr int STEPS = BK / WARPS_K / K_STEP;         /* that a warp takes through a stage */
@@ -190,7 +222,7 @@ struct Fragments {
 constexpr int SUMS = WARP_M * WARP_N / 32; /* of each lane */
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ bias, T *__restrict__ c, int64_t batch,
+matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T *__restrict__, bias_all), EACH(T *__restrict__, c_all), int64_t batch,
        int64_t M, int64_t N, int64_t K, int64_t has_bias) {
     extern __shared__ uint4 stages[];
     constexpr int STAGE = STAGE_BYTES / 16, B_AT = BM * A_CHUNKS;
@@ -201,9 +233,9 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
     const int64_t group = tile / (GROUP * tiles_n) * GROUP, within = tile % (GROUP * tiles_n);
     const int64_t height = min((int64_t)GROUP, tiles_m - group);
     const int64_t i0 = (group + within % height) * BM, j0 = within / height * BN;
-    a += (matrix * M + i0) * K;
-    b += matrix * K * N + (WS_TRANS_B ? j0 * K : j0);
-    c += (matrix * M + i0) * N + j0;
+    a += (WITHIN(matrix) * M + i0) * K;
+    const T *const b = OF(matrix, b_all) + WITHIN(matrix) * K * N + (WS_TRANS_B ? j0 * K : j0), *const bias = OF(matrix, bias_all);
+    T *const c = OF(matrix, c_all) + (WITHIN(matrix) * M + i0) * N + j0;
 
     const int warp = threadIdx.x / 32, part = warp / WARPS_MN;
     const int row = warp % WARPS_MN / (BN / WARP_N) * WARP_M, column = warp % (BN / WARP_N) * WARP_N;
@@ -275,7 +307,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
 #pragma unroll
         for (int k = 0; k < WARPS_K; k++) sum += results[(k * BM + i) * WIDTH + j];
         if (has_bias && j < N - j0) sum += ws_load(bias[j0 + j]);
-        return ws_store(sum);
+        return ws_store(activated(sum));
     };
     const int rows_here = (int)min((int64_t)BM, M - i0), width = (int)min((int64_t)BN, N - j0);
     if (N % VEC != 0) { /* rows of c begin anywhere: a warp writes a row's neighbouring words at once */

@@ -23,6 +23,9 @@ pub struct Call {
     /// Constants under the kernel's `[let]` that are other than its own: where rows of a tensor are parts of longer ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lets: BTreeMap<String, i64>,
+    /// Where it computes several at once that share tensors: those that each further one has for itself, by the other operation's names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<BTreeMap<String, Option<String>>>,
 }
 
 /// The kernel of `theirs` as one of `own`, which calls it so, for one type: the same text with the same tunables. In C a function beside it
@@ -54,7 +57,11 @@ pub fn adopted(
         document.remove("variant");
         document.remove("domain");
         match kernel.language {
-            Language::Cuda => in_plan(document, theirs, own, call),
+            Language::Cuda => {
+                call.beside.iter().enumerate().for_each(|(at, more)| beside(document, at + 1, more));
+                in_plan(document, theirs, own, call)
+            }
+            _ if !call.beside.is_empty() => Err(refused(own, "only kernels in CUDA C++ compute several at once")),
             // How large buffers are follows from sizes.
             Language::C if !kernel.front.scratch.is_empty() => {
                 document.insert("given", Item::Table(sizes(theirs, own, call)?));
@@ -138,6 +145,45 @@ fn in_plan(document: &mut DocumentMut, theirs: &Operation, own: &Operation, call
     Ok(())
 }
 
+/// Behind every argument that a further computation has for itself that one's: of a tensor map `b_map` the same over the other tensor, named
+/// `b_map_1`. Names of tensors are still those of `theirs`, but for these.
+fn beside(document: &mut DocumentMut, number: usize, more: &BTreeMap<String, Option<String>>) {
+    let mut names: BTreeMap<String, String> =
+        more.iter().map(|(own, name)| (own.clone(), name.clone().unwrap_or_else(|| own.clone()))).collect();
+    if let Some(maps) = document.get_mut("tensormap").and_then(|item| item.as_array_of_tables_mut()) {
+        let text = |map: &Table, key: &str| map.get(key).and_then(Item::as_str).map(str::to_owned);
+        let is_own = |map: &Table| text(map, "tensor").is_some_and(|tensor| more.contains_key(&tensor));
+        let several: Vec<String> = maps.iter().filter(|map| is_own(map)).filter_map(|map| text(map, "name")).collect();
+        // Each row of such a name: for some shapes it may be of a tensor that is everybody's.
+        let rows: Vec<Table> =
+            maps.iter().filter(|map| text(map, "name").is_some_and(|name| several.contains(&name))).cloned().collect();
+        for mut row in rows {
+            let Some(name) = text(&row, "name") else { continue };
+            let other = format!("{name}_{number}");
+            row.insert("name", value(other.as_str()));
+            if let Some(tensor) = text(&row, "tensor").and_then(|tensor| names.get(&tensor).cloned()) {
+                row.insert("tensor", value(tensor));
+            }
+            names.insert(name, other);
+            maps.push(row);
+        }
+    }
+    let launches = document.get_mut("launch").and_then(|item| item.as_array_of_tables_mut());
+    for launch in launches.into_iter().flat_map(|tables| tables.iter_mut()) {
+        let Some(args) = launch.get_mut("args").and_then(Item::as_array_mut) else { continue };
+        let mut at = 0;
+        while let Some(arg) = args.get(at).and_then(|arg| arg.as_str()) {
+            at += 1;
+            if let Some(other) = names.get(arg) {
+                // Behind what earlier ones brought.
+                at += number - 1;
+                args.insert(at, other.as_str());
+                at += 1;
+            }
+        }
+    }
+}
+
 /// The text with a function of `own` behind it that calls that of `theirs` and hands on the file's buffers.
 fn in_function(
     text: &str,
@@ -180,228 +226,4 @@ fn in_function(
         theirs.name,
         arguments.join(", ")
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::kernel::{Argument, PlannedLaunch, add_variant};
-    use crate::op::{OpSource, Shape};
-    use crate::workspace::embedded;
-
-    fn operation(name: &str) -> Operation {
-        OpSource::read(name, &|path| embedded(path).map(str::to_owned)).unwrap().operation().unwrap()
-    }
-
-    fn region() -> Operation {
-        region_of(&[("x0", "[\"4\", \"8\"]"), ("w0", "[\"6\", \"8\"]")], "[\"4\", \"6\"]")
-    }
-
-    fn region_of(inputs: &[(&str, &str)], out: &str) -> Operation {
-        let tensor = |name: &str, role: &str, shape: &str| {
-            let draw = if role == "input" { "draw = { dist = \"normal\" }\n" } else { "" };
-            format!("[[tensors]]\nname = \"{name}\"\nrole = \"{role}\"\nshape = {shape}\ndtype = \"T\"\n{draw}")
-        };
-        let toml = format!(
-            "name = \"mm_1\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\nsmoke = {{}}\nsweep = [{{}}]\n\
-             edges = []\nrandom = {{}}\n{}{}",
-            inputs.iter().map(|(name, shape)| tensor(name, "input", shape)).collect::<String>(),
-            tensor("out", "output", out)
-        );
-        let names: Vec<&str> = inputs.iter().map(|(name, _)| *name).collect();
-        Operation::parse(&toml, &format!("def reference({}):\n    return x0\n", names.join(", ")), "mm_1").unwrap()
-    }
-
-    fn facts() -> Facts {
-        Facts::from([("VECTOR_BYTES".to_owned(), 32)])
-    }
-
-    fn call() -> Call {
-        let names = [("a", Some("x0")), ("b", Some("w0")), ("bias", None), ("c", Some("out"))];
-        let sizes = [("batch", 1), ("M", 4), ("N", 6), ("K", 8), ("trans_b", 1), ("has_bias", 0)];
-        Call {
-            op: "matmul".into(),
-            tensors: names.map(|(own, name)| (own.to_owned(), name.map(str::to_owned))).into(),
-            symbols: sizes.map(|(symbol, size)| (symbol.to_owned(), size)).into(),
-            scalars: BTreeMap::new(),
-            lets: BTreeMap::new(),
-        }
-    }
-
-    #[test]
-    fn a_kernel_that_ships_is_called_with_what_a_region_has() {
-        let shipped = embedded("kernels/cpu/matmul.c").unwrap();
-        let text = adopted(shipped, (&operation("matmul"), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
-        assert!(
-            text.contains(
-                "void mm_1(const T *x0, const T *w0, T *out) {\n    matmul(x0, w0, 0, out, 1, 4, 6, 8, 1, 0);\n}"
-            ),
-            "{text}"
-        );
-        assert!(text.contains("static void matmul(const T *a"), "{text}");
-        let (own, theirs) = (KernelFile::parse(&text).unwrap(), KernelFile::parse(shipped).unwrap());
-        assert_eq!((own.front.op.as_str(), own.front.dtypes.as_slice()), ("mm_1", &[Dtype::F32][..]));
-        assert_eq!(own.front.tune, theirs.front.tune);
-        assert!(own.front.tune.len() > 1);
-    }
-
-    #[test]
-    fn variants_are_decided_by_the_sizes_that_there_are() {
-        let shipped = embedded("kernels/cpu/matmul.c").unwrap();
-        let row =
-            |text: &str, when, value| add_variant(text, when, &BTreeMap::from([("MR".to_owned(), value)])).unwrap();
-        let text = row(&row(shipped, "N > 100", 6), "N <= 6", 8);
-        let text = adopted(&text, (&operation("matmul"), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
-        let kernel = KernelFile::parse(&text).unwrap();
-        assert!(kernel.front.variants.is_empty());
-        assert_eq!(kernel.resolve(&Shape::default(), Dtype::F32, &facts()).unwrap().macros["MR"], 8);
-    }
-
-    #[test]
-    fn the_plan_of_a_kernel_for_a_gpu_hands_on_names_and_sizes() {
-        let facts = Facts::from(
-            [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)]
-                .map(|(name, value)| (name.to_owned(), value)),
-        );
-        for (file, dtype) in
-            [("kernels/cuda/matmul.cu", Dtype::F32), ("kernels/cuda/nvidia-h200/matmul.cu", Dtype::F16)]
-        {
-            let text =
-                adopted(embedded(file).unwrap(), (&operation("matmul"), &region()), &call(), dtype, &facts).unwrap();
-            let kernel = KernelFile::parse(&text).unwrap();
-            let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
-            assert!(kernel.front.tune.len() > 1 && kernel.front.variants.is_empty());
-            assert!(!resolution.macros.contains_key("M"), "parameters of kernels are called so");
-            let launches = kernel.launches(&region(), &[], &resolution, &facts).unwrap();
-            assert_eq!(resolution.macros["WS_TRANS_B"], 1);
-            assert!(!launches.is_empty());
-            let theirs = operation("matmul");
-            let whole = KernelFile::parse(embedded(file).unwrap()).unwrap();
-            let shape = theirs.complete(&Shape(call().symbols)).unwrap();
-            let of_theirs = whole.resolve(&shape, dtype, &facts).unwrap();
-            let planned = whole.launches(&theirs, &theirs.ints(&shape).unwrap(), &of_theirs, &facts).unwrap();
-            let geometry = |all: &[PlannedLaunch]| -> Vec<_> {
-                all.iter().map(|one| (one.kernel.clone(), one.grid, one.block, one.shared, one.args.len())).collect()
-            };
-            assert_eq!(geometry(&launches), geometry(&planned));
-        }
-    }
-
-    #[test]
-    fn a_scalar_of_a_launch_is_given_as_a_float() {
-        let theirs = operation("rmsnorm");
-        let call = Call {
-            op: "rmsnorm".into(),
-            tensors: [("x", "x0"), ("weight", "w0"), ("y", "out")]
-                .map(|(own, name)| (own.to_owned(), Some(name.to_owned())))
-                .into(),
-            symbols: theirs.symbols.iter().map(|symbol| (symbol.clone(), 8)).collect(),
-            scalars: theirs.scalars.iter().map(|scalar| (scalar.name.clone(), 1e-6)).collect(),
-            lets: BTreeMap::new(),
-        };
-        let facts = Facts::from(
-            [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)]
-                .map(|(name, value)| (name.to_owned(), value)),
-        );
-        let text =
-            adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (&theirs, &region()), &call, Dtype::F32, &facts)
-                .unwrap();
-        let kernel = KernelFile::parse(&text).unwrap();
-        let resolution = kernel.resolve(&Shape::default(), Dtype::F32, &facts).unwrap();
-        let launches = kernel.launches(&region(), &[], &resolution, &facts).unwrap();
-        assert!(launches[0].args.contains(&Argument::Float(1e-6f32.to_bits())), "{launches:?}");
-        let missing = Call { scalars: BTreeMap::new(), ..call };
-        assert!(
-            adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (&theirs, &region()), &missing, Dtype::F32, &facts)
-                .is_err()
-        );
-    }
-
-    #[test]
-    fn queries_keys_and_values_may_lie_side_by_side_in_one_tensor() {
-        let theirs = operation("flash_attention");
-        let own = region_of(&[("x0", "[\"80\", \"288\"]")], "[\"2\", \"40\", \"6\", \"16\"]");
-        let sizes = [("B", 2), ("H", 6), ("H_kv", 6), ("S_q", 40), ("S_kv", 40), ("D", 16), ("causal", 1), ("bshd", 1)];
-        let row = [("Q", 0), ("K", 6), ("V", 12)];
-        let call = Call {
-            op: "flash_attention".into(),
-            tensors: [("q", "x0"), ("k", "x0"), ("v", "x0"), ("o", "out")]
-                .map(|(own, name)| (own.to_owned(), Some(name.to_owned())))
-                .into(),
-            symbols: sizes.map(|(symbol, size)| (symbol.to_owned(), size)).into(),
-            scalars: BTreeMap::from([("scale".to_owned(), 0.25)]),
-            lets: row
-                .into_iter()
-                .flat_map(|(of, first)| [(format!("{of}_HEADS"), 18), (format!("{of}_FIRST"), first)])
-                .collect(),
-        };
-        let made = |file: &str, dtype, facts: &Facts| {
-            adopted(embedded(file).unwrap(), (&theirs, &own), &call, dtype, facts).unwrap()
-        };
-        let text = made("kernels/cpu/flash_attention.c", Dtype::F32, &facts());
-        assert!(text.contains("flash_attention(x0, x0, x0, out, 2, 6, 6, 40, 40, 16, 1, 1, (float)2.5e-1);"), "{text}");
-        let macros = KernelFile::parse(&text).unwrap().resolve(&Shape::default(), Dtype::F32, &facts()).unwrap().macros;
-        assert_eq!(
-            ["Q_HEADS", "Q_FIRST", "K_FIRST", "V_HEADS", "V_FIRST"].map(|name| macros[name]),
-            [18, 0, 6, 18, 12]
-        );
-
-        let facts = Facts::from(
-            [("SMS", 132), ("SMEM_MAX", 232_448), ("CC", 90), ("L2", 50 << 20)]
-                .map(|(name, value)| (name.to_owned(), value)),
-        );
-        let kernel =
-            KernelFile::parse(&made("kernels/cuda/nvidia-h200/flash_attention.cu", Dtype::F16, &facts)).unwrap();
-        let resolution = kernel.resolve(&Shape::default(), Dtype::F16, &facts).unwrap();
-        let launches = kernel.launches(&own, &[], &resolution, &facts).unwrap();
-        let maps: Vec<_> = launches[0]
-            .args
-            .iter()
-            .filter_map(|argument| match argument {
-                Argument::TensorMap(map) => Some((map.dims.clone(), map.strides_bytes.clone())),
-                _ => None,
-            })
-            .collect();
-        let (longer, of_output) =
-            ((vec![16, 40, 18, 2], vec![576, 32, 23_040]), (vec![16, 40, 6, 2], vec![192, 32, 7680]));
-        assert_eq!(maps, [longer.clone(), longer.clone(), longer, of_output]);
-
-        let other = "/*---\nop = \"flash_attention\"\ndtypes = [\"f32\"]\n---*/\nvoid flash_attention(const T *q) {}\n";
-        let error = adopted(other, (&theirs, &own), &call, Dtype::F32, &facts).unwrap_err().to_string();
-        assert!(error.contains("no `K_FIRST` under [let]"), "{error}");
-    }
-
-    #[test]
-    fn every_kernel_in_c_can_be_adopted_with_its_buffers_and_half_a_call_is_refused() {
-        let shipped = |op: &str| embedded(&format!("kernels/cpu/{op}.c")).unwrap();
-        for op in ["softmax", "rmsnorm", "layernorm", "reduce", "flash_attention", "fused_mlp"] {
-            let theirs = operation(op);
-            let inputs = ["x0", "w0", "x0", "w0"].into_iter();
-            let of = theirs.tensors.iter().zip(inputs.chain(["out"])).map(|(tensor, name)| {
-                let output = tensor.role == crate::op::Role::Output;
-                (tensor.name.clone(), Some(if output { "out" } else { name }.to_owned()))
-            });
-            let call = Call {
-                op: op.into(),
-                tensors: of.collect(),
-                symbols: theirs.symbols.iter().map(|symbol| (symbol.clone(), 4)).collect(),
-                scalars: theirs.scalars.iter().map(|scalar| (scalar.name.clone(), 1e-6)).collect(),
-                lets: BTreeMap::new(),
-            };
-            let text = adopted(shipped(op), (&theirs, &region()), &call, Dtype::F16, &Facts::new()).unwrap();
-            assert_eq!(text.contains("(float)1e-6"), !theirs.scalars.is_empty(), "{text}");
-            if op == "fused_mlp" {
-                let call = "T *out, float *x_wide, float *hidden) {\n    fused_mlp(x0, w0, x0, w0, out, x_wide, hidden, 4, 4, 4);";
-                assert!(text.contains(call), "{text}");
-                let kernel = KernelFile::parse(&text).unwrap();
-                let resolution = kernel.resolve(&Shape::default(), Dtype::F16, &facts()).unwrap();
-                assert_eq!(resolution.scratch_elements, [16, 16]);
-            }
-        }
-        let half = Call { symbols: BTreeMap::new(), ..call() };
-        assert!(
-            adopted(shipped("matmul"), (&operation("matmul"), &region()), &half, Dtype::F32, &Facts::new()).is_err()
-        );
-    }
 }

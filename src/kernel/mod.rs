@@ -1,6 +1,8 @@
 //! A kernel file: front matter (TOML in the first comment, or in the docstring), then device code.
 
 mod adopted;
+#[cfg(test)]
+mod adopted_tests;
 mod against;
 mod arch;
 mod dependent;

@@ -139,13 +139,17 @@ impl Compiled {
         self.captured.regions.iter().find(|region| region.name == name)
     }
 
-    /// The joined regions that hold every call of a region.
+    /// The joined regions that hold every call of a region, which may be a smaller joined one.
     #[must_use]
     pub fn holders(&self, name: &str) -> Vec<String> {
-        let Some(part) = self.region(name).filter(|region| region.kind != Kind::Joined) else { return Vec::new() };
-        let calls_in = |whole: &Region| whole.parts.iter().filter(|key| **key == part.key).count() as u32 * whole.calls;
-        let holds = |whole: &&Region| whole.kind == Kind::Joined && calls_in(whole) >= part.calls.max(1);
-        self.captured.regions.iter().filter(holds).map(|whole| whole.name.clone()).collect()
+        let Some(part) = self.region(name) else { return Vec::new() };
+        let own = if part.kind == Kind::Joined { part.parts.as_slice() } else { std::slice::from_ref(&part.key) };
+        let count = |keys: &[String], key: &String| keys.iter().filter(|it| *it == key).count() as u32;
+        let times =
+            |whole: &Region| own.iter().map(|key| count(&whole.parts, key) / count(own, key)).min().unwrap_or(0);
+        let is_larger = |whole: &&Region| whole.kind == Kind::Joined && whole.parts.len() > own.len();
+        let holds = |whole: &&Region| times(whole) * whole.calls >= part.calls.max(1);
+        self.captured.regions.iter().filter(is_larger).filter(holds).map(|whole| whole.name.clone()).collect()
     }
 
     /// What [`Compiled::device_us`] becomes with what was `gained` installed, µs.
@@ -180,7 +184,8 @@ impl Compiled {
                 skipped: ceiling - 1.0 < LEAST_GAIN,
             })
         };
-        let mut targets: Vec<_> = self.rows().into_iter().chain(self.joined()).filter_map(target).collect();
+        // Wholes before their parts, where a whole is as long as one of these in all its calls.
+        let mut targets: Vec<_> = self.joined().into_iter().chain(self.rows()).filter_map(target).collect();
         targets.sort_by(|a, b| b.ceiling.total_cmp(&a.ceiling));
         targets
     }
@@ -319,6 +324,18 @@ pub(crate) mod tests {
         assert_eq!(profile.holders("mm"), ["mm_norm"]);
         assert!(profile.holders("norm").is_empty(), "one of its two calls is elsewhere");
         assert!(profile.holders("mm_norm").is_empty() && profile.holders("nothing").is_empty());
+        // Two of its product at once are in a block of both and a norm, as often as there are calls of it.
+        let mut profile = sample();
+        let joined = |name: &str, parts: &[&str], calls| Region {
+            parts: parts.iter().map(|part| format!("key of {part}")).collect(),
+            ..region(name, Kind::Joined, calls, None)
+        };
+        profile.captured.regions.extend([joined("mm_x2", &["mm", "mm"], 2), joined("block", &["mm", "norm", "mm"], 2)]);
+        assert_eq!(profile.holders("mm_x2"), ["block"]);
+        assert_eq!(profile.holders("mm_norm"), ["block"]);
+        profile.captured.regions[4].calls = 3;
+        assert!(profile.holders("mm_x2").is_empty(), "one of its calls is elsewhere");
+        assert!(profile.holders("block").is_empty());
     }
 
     #[test]

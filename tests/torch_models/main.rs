@@ -22,6 +22,10 @@ const WIDTH: &str = "64";
 const MODEL: &str = include_str!("../../models/torch/tiny/model.py");
 const GATE: &str = include_str!("kernels/gate.c");
 const NORM: &str = include_str!("kernels/norm.c");
+const THREE: &str = include_str!("kernels/three.c");
+
+/// The folder of kernels to begin with, where there are any.
+const OF_MINE: &str = "kernels-of-mine";
 
 /// PyTorch computes with all cores: beside another test, what it takes is what the other leaves.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -82,7 +86,11 @@ impl Place {
     /// of how busy the machine is.
     fn begun(&self, targets: &[&str]) -> String {
         let only = targets.join(",");
-        self.said(&["run", "model", "--only", &only, "--seed", "3", "--max-reverts", "1"])
+        let mut arguments = vec!["run", "model", "--only", &only, "--seed", "3", "--max-reverts", "1"];
+        if self.path(OF_MINE).exists() {
+            arguments.extend(["--kernels", OF_MINE]);
+        }
+        self.said(&arguments)
     }
 
     /// What a fresh Python prints as JSON, and what it says beside.
@@ -137,19 +145,18 @@ fn a_model_goes_from_its_profile_to_a_package_that_torch_compile_uses() {
     assert!(table.iter().any(|it| it["kind"] == "joined"));
     assert!(profile["captured"]["compiled_us"].as_f64().unwrap() > 0.0);
 
-    std::fs::create_dir(place.path("kernels-of-mine")).unwrap();
+    std::fs::create_dir(place.path(OF_MINE)).unwrap();
     for (which, name) in &names {
         let (body, cols) = if *which == "norm" { (NORM, WIDTH) } else { (GATE, HIDDEN) };
         let body = body.replace("NAME", name).replace("ROWS_OF_IT", ROWS).replace("COLS_OF_IT", cols);
-        std::fs::write(place.path(&format!("kernels-of-mine/{name}.c")), body).unwrap();
+        std::fs::write(place.path(&format!("{OF_MINE}/{name}.c")), body).unwrap();
         let region = place.path(&format!("regions/{name}"));
         let python = std::fs::read_to_string(region.join(format!("{name}.py"))).unwrap();
         assert!(python.contains("def reference(") && python.contains("# model.py:"), "{python}");
         assert!(std::fs::read_to_string(region.join(format!("{name}.c"))).unwrap().contains("To be written"));
     }
     let only = names.values().cloned().collect::<Vec<_>>().join(",");
-    let run =
-        place.said(&["run", "model", "--kernels", "kernels-of-mine", "--only", &only, "--seed", "7", "--budget", "5m"]);
+    let run = place.said(&["run", "model", "--kernels", OF_MINE, "--only", &only, "--seed", "7", "--budget", "5m"]);
     // What was kept is measured in the whole.
     assert!(!run.contains("OUTPUTS DIFFER") && !run.contains("could not be measured"), "{run}");
     if run.contains("keep    ") {
@@ -349,6 +356,13 @@ def get_inputs():
     return [torch.randn(2, 40, 96)]
 ";
 
+/// The name of the joined region that gives so many tensors.
+fn joined_with_results(profile: &Value, count: usize) -> &str {
+    let mut rows = profile["captured"]["regions"].as_array().unwrap().iter();
+    let row = rows.find(|row| row["kind"] == "joined" && row["outputs"].as_array().unwrap().len() == count);
+    row.unwrap_or_else(|| panic!("no region gives {count} tensors: {profile}"))["name"].as_str().unwrap()
+}
+
 #[test]
 #[ignore = "full suite"]
 fn everything_that_inductor_calls_is_a_row_and_attention_begins_with_the_kernel_that_ships() {
@@ -375,7 +389,12 @@ fn everything_that_inductor_calls_is_a_row_and_attention_begins_with_the_kernel_
     assert!(apart["shipped"]["lets"].is_null(), "{profile}");
     let lets = [("Q_HEADS", 18), ("Q_FIRST", 0), ("K_HEADS", 18), ("K_FIRST", 6), ("V_HEADS", 18), ("V_FIRST", 12)];
     assert!(lets.iter().all(|(name, value)| side_by_side["shipped"]["lets"][name] == *value), "{profile}");
-    let names = [apart, side_by_side].map(|row| row["name"].as_str().unwrap());
+    // The products that give the first one's heads are of one tensor: a region with three results.
+    let three = joined_with_results(&profile, 3);
+    let kernel = THREE.replace("NAME", three);
+    std::fs::create_dir(place.path(OF_MINE)).unwrap();
+    std::fs::write(place.path(&format!("{OF_MINE}/{three}.c")), kernel).unwrap();
+    let names = [apart["name"].as_str().unwrap(), side_by_side["name"].as_str().unwrap(), three];
     place.begun(&names);
     exported_and_called_once(&place, &names);
 }

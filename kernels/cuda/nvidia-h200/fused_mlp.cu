@@ -67,6 +67,9 @@ STAGES      = "max(2, min(DEPTH, SMEM_MAX / STAGE_BYTES))"
 [[variant]]    # few rows: all the time goes into reading weights
 when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0 && B <= 64"
 tune = { TILE_M = 64, NARROW = 64, PAIRS = 1, UP_DEEP = 2, DOWN_DEEP = 2 }
+[[variant]]    # the same of small matrices, where what counts is how much one block has to wait for
+when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0 && B <= 128 && D * H <= 3072 * 1024"
+tune = { TILE_M = 64, NARROW = 64, PAIRS = 1, UP_DEEP = 2, DOWN_DEEP = 2 }
 [[variant]]    # one tile high: reading weights, and x again and again
 when = "dtype_bytes == 2 && D % 8 == 0 && H % 8 == 0 && B <= 128"
 tune = { TILE_M = 128, NARROW = 64, PAIRS = 1, DOWN_DEEP = 2 }

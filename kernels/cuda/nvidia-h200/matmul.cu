@@ -36,6 +36,11 @@ WARP_N  = { value = 64,  choices = [32, 64] }     # its columns
 WARPS_K = { value = 1,   choices = [1] }          # warps that share a tile, each with its part of k
 DEPTH   = { value = 4,   choices = [3, 4] }       # stages in flight, if shared memory suffices
 [let]
+# Products of one a that are computed together: as many matrices b, c and biases, each where it likes. The plan of the operation itself has one.
+PARTS       = "1"
+# What becomes of each element of c at last, in a region of a model: 1 gelu, 2 gelu by tanh, 3 silu, 4 relu.
+ACT         = "0"
+MATRICES    = "PARTS > 1 ? 1 : batch"      # that lie in one tensor
 ONE_ROW     = "dtype_bytes == 2 && trans_b == 1 && M == 1 && N <= ONE_WIDE && K % 8 == 0"
 FEW_ROWS    = "!ONE_ROW && dtype_bytes == 2 && trans_b == 1 && M <= FEW && N <= FEW_WIDE && K % 64 == 0"
 TOKENS      = "M <= 8 ? 8 : 16"
@@ -87,6 +92,9 @@ tune = { TILE_M = 64, NARROW = 64, PAIRS = 1, DEEP = 2 }
 [[variant]]    # 128 rows by very many columns: a is read again for each tile, so half of it is enough for a block
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch == 1 && M <= 128 && N * 2 > SMS * 64 && N * 2 <= SMS * 256"
 tune = { TILE_M = 64, NARROW = 64 }
+[[variant]]    # 128 rows and a small matrix
+when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && M <= 128 && batch * N * K <= 3072 * 3072"
+tune = { TILE_M = 64, NARROW = 64, PAIRS = 1, DEEP = 2 }
 [[variant]]    # 128 rows
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && M <= 128"
 tune = { TILE_M = 128, NARROW = 64, PAIRS = 1 }
@@ -120,7 +128,7 @@ init  = "zero_kept"
 [[tensormap]]
 name = "a_map"
 tensor = "a"
-dims = ["K", "M", "batch"]
+dims = ["K", "M", "MATRICES"]
 strides = ["K", "M * K"]
 box = ["64", "A_ROWS", "1"]
 swizzle = "128B"
@@ -128,7 +136,7 @@ swizzle = "128B"
 name = "b_map"
 tensor = "b"
 when = "PIECES > 1"
-dims = ["64", "8", "K / 64", "N / 8", "batch"]
+dims = ["64", "8", "K / 64", "N / 8", "MATRICES"]
 strides = ["K", "64", "8 * K", "N * K"]
 box = ["64", "8", "PIECES", "TILE_N / 16", "1"]
 swizzle = "128B"
@@ -136,14 +144,14 @@ swizzle = "128B"
 name = "b_map"
 tensor = "b"
 when = "trans_b == 1"
-dims = ["K", "N", "batch"]
+dims = ["K", "N", "MATRICES"]
 strides = ["K", "N * K"]
 box = ["64", "TILE_N / 2", "1"]
 swizzle = "128B"
 [[tensormap]]
 name = "b_map"
 tensor = "b"
-dims = ["N", "K", "batch"]
+dims = ["N", "K", "MATRICES"]
 strides = ["N", "K * N"]
 box = ["64", "64", "1"]
 swizzle = "128B"
@@ -151,14 +159,14 @@ swizzle = "128B"
 name = "c_map"
 tensor = "c"
 when = "BY_MAP"
-dims = ["N", "M", "batch"]
+dims = ["N", "M", "MATRICES"]
 strides = ["N", "M * N"]
 box = ["64", "16", "1"]
 swizzle = "128B"
 [[tensormap]]    # c is stored otherwise; this one is not used
 name = "c_map"
 tensor = "a"
-dims = ["K", "M", "batch"]
+dims = ["K", "M", "MATRICES"]
 strides = ["K", "M * K"]
 box = ["64", "16", "1"]
 swizzle = "128B"
@@ -230,11 +238,42 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
      shared memory, in a fixed order, without scratch. With 1 row the tensor cores multiply 64, which costs nothing here, but
      only 8 are read. Stages hold 128 terms of b, brought by one copy that takes 256 bytes of each row: 3 % faster than 128.
    - 128: both of it. Now also a is read again for each tile of columns, from the L2 cache, at 8 to 10 TB/s in all: this is why
-     tiles are not narrower, and why for 11008 columns two blocks with 64 rows each share a tile of b instead. */
+     tiles are not narrower, and why for 11008 columns two blocks with 64 rows each share a tile of b instead. With few columns and
+     terms (the 768 of a small model) nothing is full, and what counts is how much one block has to wait for: tiles of 64 rows
+     instead of 128 take 11 % off, and stages of 128 terms more (128 x 768 x 768: 5.7, 5.1, 4.3 us); bringing the first slices
+     as above loses 4 %, sharing the terms 3 %. At 3072 x 3072 3 % are left of it, at 4096 x 4096 it loses 11 %. */
 
 #include "ws/hopper.cuh"
 
 using namespace ws;
+
+/* What each of PARTS products has for itself comes as so many arguments: all of them, and that of product `part`. */
+#if PARTS == 1
+#define EACH(type, name) type name
+#define OF(part, name) name
+#elif PARTS == 2
+#define EACH(type, name) type name, type name##_1
+#define OF(part, name) ((part) == 0 ? name : name##_1)
+#else
+#define EACH(type, name) type name, type name##_1, type name##_2
+#define OF(part, name) ((part) == 0 ? name : (part) == 1 ? name##_1 : name##_2)
+#endif
+/* Where the matrix of this number begins in its tensor, in matrices. */
+#define WITHIN(matrix) (PARTS > 1 ? 0 : (matrix))
+
+__device__ float activated(float v) {
+#if ACT == 1
+    return 0.5f * v * (1.0f + erff(v * 0.70710678f));
+#elif ACT == 2
+    return 0.5f * v * (1.0f + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
+#elif ACT == 3
+    return v / (1.0f + expf(-v));
+#elif ACT == 4
+    return v <= 0.0f ? 0.0f : v; /* NaN stays what it is */
+#else
+    return v;
+#endif
+}
 
 #if TMA
 
@@ -294,9 +333,9 @@ template <int COLUMNS> __device__ void store_by_rows(uint32_t *words, const floa
 }
 
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1)
-product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
-        const __grid_constant__ CUtensorMap c_map, const T *__restrict__ bias, T *__restrict__ c, float *__restrict__ parts,
-        uint64_t *__restrict__ arrived, int64_t batch, int64_t M, int64_t N, int64_t K) {
+product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements), const __grid_constant__ CUtensorMap a_map,
+        EACH(const __grid_constant__ CUtensorMap, b_map), EACH(const __grid_constant__ CUtensorMap, c_map), EACH(const T *__restrict__, bias),
+        EACH(T *__restrict__, c), float *__restrict__ parts, uint64_t *__restrict__ arrived, int64_t batch, int64_t M, int64_t N, int64_t K) {
     extern __shared__ char shared[];
     __shared__ uint64_t full[RING], empty[RING], filled;
 #if BIASED
@@ -358,7 +397,7 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
     /* The first slices of the first tile: nobody has anything else to do, no barrier is needed for it, no map must come first, and no neighbour
        must be there. 16 bytes at a time, to where the copy engine would have put them. */
     if (threadIdx.x < MULTIPLIERS) {
-        const T *const a_matrix = a_elements + matrix * M * K, *const b_matrix = b_elements + matrix * K * N;
+        const T *const a_matrix = a_elements + WITHIN(matrix) * M * K, *const b_matrix = OF(matrix, b_elements) + WITHIN(matrix) * K * N;
 #pragma unroll
         for (int slice = 0; slice < OWN_SLICES; slice++) {
             char *const stage = ring + slice * SLICE_BYTES;
@@ -399,9 +438,9 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
     if (LATER && OWN_SLICES == 0 && PAIR > 1 && threadIdx.x == MULTIPLIERS)
         for (; early < min(RING, last - first); early++) {
             arrive_and_expect(full + early, SLICE_BYTES);
-            copy_box(ring + early * SLICE_BYTES, a_map, (first + early) * 64, i0, matrix, full + early, false, 0);
+            copy_box(ring + early * SLICE_BYTES, a_map, (first + early) * 64, i0, WITHIN(matrix), full + early, false, 0);
         }
-    if (threadIdx.x == MULTIPLIERS) prefetch(a_map), prefetch(b_map), prefetch(c_map);
+    if (threadIdx.x == MULTIPLIERS) prefetch(a_map), prefetch(OF(matrix, b_map)), prefetch(OF(matrix, c_map));
     if (CLUSTER > 1) cluster_arrive();
     if (PAIR > 1) cluster_wait(); /* others write here, and arrive here */
     else __syncthreads();
@@ -436,16 +475,16 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
                         char *const b = ring + s * SLICE_BYTES + A_BYTES * PIECES;
                         const int at = peer * OWN_BOXES + box, column = j0 + at * (TILE_N / BOXES), k = slice * 64;
                         char *const to = b + at * (B_BYTES / BOXES * PIECES);
-                        if (PIECES > 1) copy_pieces(to, b_map, slice * PIECES, column, matrix, full + s);
+                        if (PIECES > 1) copy_pieces(to, OF(matrix, b_map), slice * PIECES, column, WITHIN(matrix), full + s);
                         else
-                            copy_box(to, b_map, WS_TRANS_B ? k : column, WS_TRANS_B ? column : k, matrix, full + s, PAIR > 1,
+                            copy_box(to, OF(matrix, b_map), WS_TRANS_B ? k : column, WS_TRANS_B ? column : k, WITHIN(matrix), full + s, PAIR > 1,
                                      (1 << PAIR) - 1);
                     }
                     if (early > 0) early--;
                     else
 #pragma unroll
                         for (int piece = 0; piece < PIECES; piece++)
-                            copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, matrix,
+                            copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, WITHIN(matrix),
                                      full + s, false, 0);
                 }
             }
@@ -484,7 +523,7 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
 #pragma unroll
             for (int i = 0; i < TILE_N; i += 128) {
                 const int j = i + threadIdx.x % 128;
-                own[i / 128] = part == 0 && j < TILE_N && j0 + j < N ? bias[j0 + j] : T(0);
+                own[i / 128] = part == 0 && j < TILE_N && j0 + j < N ? OF(matrix, bias)[j0 + j] : T(0);
             }
 #endif
             int before = 0, slice = first;
@@ -519,7 +558,7 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
                 if (kept_row < M) { /* a box of the tile before leaves meanwhile */
                     next_box();
                     stage_pairs(boxes + j % 2 * 2048, kept + j * 16);
-                    if (threadIdx.x % 32 == 0) store_box(boxes + j % 2 * 2048, c_map, kept_column + j * 64, kept_row, kept_matrix);
+                    if (threadIdx.x % 32 == 0) store_box(boxes + j % 2 * 2048, OF(kept_matrix, c_map), kept_column + j * 64, kept_row, WITHIN(kept_matrix));
                 }
                 wait_for_products<1>();
                 if (j > 0) release(before);
@@ -590,6 +629,10 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
                 sums[j * 4] += left, sums[j * 4 + 1] += right, sums[j * 4 + 2] += left, sums[j * 4 + 3] += right;
             }
 #endif
+#if ACT > 0 && SPLIT == 1
+#pragma unroll
+            for (int i = 0; i < TILE_N / 2; i++) sums[i] = activated(sums[i]);
+#endif
 #if BY_MAP
 #if LATER
             if (!is_last) {
@@ -606,13 +649,13 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
                 char *const box = LATER ? ring + (threadIdx.x / 32 * (TILE_N / 64) + j) * 2048 : boxes + j % 2 * 2048;
                 if (!LATER) next_box();
                 stage_sums(box, sums + j * 32);
-                if (threadIdx.x % 32 == 0) store_box(box, c_map, j0 + j * 64, warp_row, matrix);
+                if (threadIdx.x % 32 == 0) store_box(box, OF(matrix, c_map), j0 + j * 64, warp_row, WITHIN(matrix));
             }
 #elif BY_ROWS
             if (warp_row < M)
-                store_by_rows<TILE_N>((uint32_t *)(extra + threadIdx.x / 32 * 2304), sums, c + matrix * M * N, warp_row, j0, M, N);
+                store_by_rows<TILE_N>((uint32_t *)(extra + threadIdx.x / 32 * 2304), sums, OF(matrix, c) + WITHIN(matrix) * M * N, warp_row, j0, M, N);
 #elif SPLIT == 1
-            if (warp_row < M) store<TILE_N>(sums, c + matrix * M * N, warp_row + threadIdx.x % 32 / 4, j0, M, N);
+            if (warp_row < M) store<TILE_N>(sums, OF(matrix, c) + WITHIN(matrix) * M * N, warp_row + threadIdx.x % 32 / 4, j0, M, N);
 #else
             /* Block p of a tile adds up the p-th part of its columns. All lay their sums out where the ring was, as
                [part][warp][four][lane], and the copy engine sends each part to its block, whose barrier counts the bytes. */
@@ -644,9 +687,11 @@ product(const T *__restrict__ a_elements, const T *__restrict__ b_elements, cons
                         const float4 more = (from == part ? mine : parts)[from * PLACES + place + i * 32];
                         total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
                     }
-                    totals[i * 4] = total.x, totals[i * 4 + 1] = total.y, totals[i * 4 + 2] = total.z, totals[i * 4 + 3] = total.w;
+                    totals[i * 4] = activated(total.x), totals[i * 4 + 1] = activated(total.y);
+                    totals[i * 4 + 2] = activated(total.z), totals[i * 4 + 3] = activated(total.w);
                 }
-                store<TILE_N / SPLIT>(totals, c + matrix * M * N, warp_row + threadIdx.x % 32 / 4, j0 + part * (TILE_N / SPLIT), M, N);
+                store<TILE_N / SPLIT>(totals, OF(matrix, c) + WITHIN(matrix) * M * N, warp_row + threadIdx.x % 32 / 4, j0 + part * (TILE_N / SPLIT),
+                                      M, N);
             }
 #endif
         }
@@ -692,14 +737,15 @@ __device__ void multiply(float2 &sum, uint32_t b, float2 a) {
 }
 
 extern "C" __global__ void __launch_bounds__(ONE_WARPS * 32, ONE_BLOCKS)
-one_row(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ bias, T *__restrict__ c, int64_t N, int64_t K, int64_t has_bias) {
+one_row(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, bias), EACH(T *__restrict__, c), int64_t N, int64_t K,
+        int64_t has_bias) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = (int)(K / 8);
     const int64_t blocks = (N + ONE_WARPS * ONE_ROWS - 1) / (ONE_WARPS * ONE_ROWS), matrix = blockIdx.x / blocks;
     const int64_t first = (blockIdx.x % blocks * ONE_WARPS + warp) * ONE_ROWS;
-    const uint4 *const x = (const uint4 *)(a + matrix * K);
+    const uint4 *const x = (const uint4 *)(a + WITHIN(matrix) * K);
     const uint4 *rows[ONE_ROWS];
 #pragma unroll
-    for (int r = 0; r < ONE_ROWS; r++) rows[r] = (const uint4 *)(b + (matrix * N + min(first + r, N - 1)) * K);
+    for (int r = 0; r < ONE_ROWS; r++) rows[r] = (const uint4 *)(OF(matrix, b) + (WITHIN(matrix) * N + min(first + r, N - 1)) * K);
 
     float2 sums[ONE_ROWS] = {};
     for (int at = lane; at < chunks; at += 32 * ONE_LOADS) {
@@ -726,7 +772,7 @@ one_row(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ 
         float sum = sums[r].x + sums[r].y;
 #pragma unroll
         for (int other = 16; other; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
-        if (lane == 0 && first + r < N) c[matrix * N + first + r] = ws_store(has_bias ? sum + ws_load(bias[first + r]) : sum);
+        if (lane == 0 && first + r < N) OF(matrix, c)[WITHIN(matrix) * N + first + r] = ws_store(activated(has_bias ? sum + ws_load(OF(matrix, bias)[first + r]) : sum));
     }
 }
 
@@ -759,14 +805,14 @@ __device__ void multiply(float *s, uint32_t u0, uint32_t l0, uint32_t u1, uint32
 }
 
 extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS)
-few_rows(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ bias, T *__restrict__ c, int64_t M, int64_t N, int64_t K,
-         int64_t has_bias) {
+few_rows(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, bias), EACH(T *__restrict__, c), int64_t M, int64_t N,
+         int64_t K, int64_t has_bias) {
     __shared__ float parts[FEW_WARPS][TOKENS][17];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int64_t tiles = (N + 15) / 16, matrix = blockIdx.x / tiles, column = blockIdx.x % tiles * 16;
-    const T *const upper = b + (matrix * N + min(column + g, N - 1)) * K + t * 8;
-    const T *const lower = b + (matrix * N + min(column + g + 8, N - 1)) * K + t * 8;
-    const T *const rows = a + (matrix * M + g) * K + t * 8;
+    const T *const upper = OF(matrix, b) + (WITHIN(matrix) * N + min(column + g, N - 1)) * K + t * 8;
+    const T *const lower = OF(matrix, b) + (WITHIN(matrix) * N + min(column + g + 8, N - 1)) * K + t * 8;
+    const T *const rows = a + (WITHIN(matrix) * M + g) * K + t * 8;
     const int chunks = (int)(K / 64);
 
     float sums[TOKENS / 8][4] = {};
@@ -811,8 +857,8 @@ few_rows(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__
         float sum = 0;
 #pragma unroll
         for (int part = 0; part < FEW_WARPS; part++) sum += parts[part][row][j];
-        if (has_bias) sum += ws_load(bias[column + j]);
-        c[(matrix * M + row) * N + column + j] = ws_store(sum);
+        if (has_bias) sum += ws_load(OF(matrix, bias)[column + j]);
+        OF(matrix, c)[(WITHIN(matrix) * M + row) * N + column + j] = ws_store(activated(sum));
     }
 }
 
@@ -965,7 +1011,7 @@ struct Fragments {
 constexpr int SUMS = WARP_M * WARP_N / 32; /* of each lane */
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ bias, T *__restrict__ c, int64_t batch,
+matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T *__restrict__, bias_all), EACH(T *__restrict__, c_all), int64_t batch,
        int64_t M, int64_t N, int64_t K, int64_t has_bias) {
     extern __shared__ uint4 stages[];
     constexpr int STAGE = STAGE_BYTES / 16, B_AT = BM * A_CHUNKS;
@@ -976,9 +1022,9 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
     const int64_t group = tile / (GROUP * tiles_n) * GROUP, within = tile % (GROUP * tiles_n);
     const int64_t height = min((int64_t)GROUP, tiles_m - group);
     const int64_t i0 = (group + within % height) * BM, j0 = within / height * BN;
-    a += (matrix * M + i0) * K;
-    b += matrix * K * N + (WS_TRANS_B ? j0 * K : j0);
-    c += (matrix * M + i0) * N + j0;
+    a += (WITHIN(matrix) * M + i0) * K;
+    const T *const b = OF(matrix, b_all) + WITHIN(matrix) * K * N + (WS_TRANS_B ? j0 * K : j0), *const bias = OF(matrix, bias_all);
+    T *const c = OF(matrix, c_all) + (WITHIN(matrix) * M + i0) * N + j0;
 
     const int warp = threadIdx.x / 32, part = warp / WARPS_MN;
     const int row = warp % WARPS_MN / (BN / WARP_N) * WARP_M, column = warp % (BN / WARP_N) * WARP_N;
@@ -1050,7 +1096,7 @@ matmul(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ b
 #pragma unroll
         for (int k = 0; k < WARPS_K; k++) sum += results[(k * BM + i) * WIDTH + j];
         if (has_bias && j < N - j0) sum += ws_load(bias[j0 + j]);
-        return ws_store(sum);
+        return ws_store(activated(sum));
     };
     const int rows_here = (int)min((int64_t)BM, M - i0), width = (int)min((int64_t)BN, N - j0);
     if (N % VEC != 0) { /* rows of c begin anywhere: a warp writes a row's neighbouring words at once */

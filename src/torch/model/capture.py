@@ -113,13 +113,6 @@ def figures(tensor):
     }
 
 
-def root_of(node):
-    """What a view is a view of."""
-    while node.op == "call_function" and is_moved(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
 def described(captured, region, parameters):
     """A region as a row: what it is called, where it comes from, its text; why it can be no target, if so."""
     def parameter(node):
@@ -193,7 +186,10 @@ def described(captured, region, parameters):
 def slug(work):
     """A few of its operators, as a name in C."""
     dull = {"convert_element_type", "clone", "full", "iota", "scalar_tensor", "getitem"}
-    names = list(dict.fromkeys(one.strip("_").lower() for one in work if one not in dull)) or ["copy"]
+    telling = [one.strip("_").lower() for one in work if one not in dull]
+    names = list(dict.fromkeys(telling)) or ["copy"]
+    if len(names) == 1 and len(telling) > 1:
+        names = [f"{names[0]}_x{len(telling)}"]
     names = ["attention" if "attention" in one else one for one in names]
     return "_".join(names[:3])[:32].strip("_")
 

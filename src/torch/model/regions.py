@@ -15,9 +15,12 @@ SIZED = {
     "constant_pad_nd", "split_with_sizes", "split", "unfold", "empty_strided", "new_full", "new_zeros", "new_ones", "arange",
 }
 
+# So many products of one tensor are one region at the most: as many as the kernels that ship have places for.
+MOST_SIBLINGS = 3
+
 
 class Region:
-    """Nodes of a graph in its order; `kind` is "fusible", "library" (one call), or "joined" (several of both)."""
+    """Nodes of a graph in its order; `kind` is "fusible", "library" (one call), or "joined" (several)."""
 
     def __init__(self, nodes, kind):
         self.nodes, self.kind = nodes, kind
@@ -266,6 +269,37 @@ def joined(gm, fusible, calls):
     return found
 
 
+def siblings(gm, calls):
+    """Products of one tensor by several of one form, such as attention's queries, keys and values: what one kernel can compute at once. Of more than
+    MOST_SIBLINGS each so many."""
+    order = {node: at for at, node in enumerate(gm.graph.nodes)}
+    alike = {}
+    for call in calls:
+        product = next(node for node in call.nodes if not is_moved(node))
+        place = {"mm": 0, "addmm": 1}.get(packet(product))
+        if place is None or product.kwargs:
+            continue
+        # What is read as the same numbers in the same order is the same tensor, whoever's view it is.
+        first = product.args[place].meta["val"]
+        read = (root_of(product.args[place]), form(first), first.storage_offset())
+        alike.setdefault((product.target, *read, *(form(one.meta["val"]) for one in product.args)), []).append(call)
+    found = []
+    for some in alike.values():
+        for at in range(0, len(some), MOST_SIBLINGS):
+            together = some[at : at + MOST_SIBLINGS]
+            nodes = {node for call in together for node in call.nodes}
+            if len(together) > 1 and is_convex(nodes):
+                found.append(Region(sorted(nodes, key=order.get), "joined"))
+    return found
+
+
+def root_of(node):
+    """What a view is a view of."""
+    while node.op == "call_function" and is_moved(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def only_reader(region, home):
     """The region that alone takes what one gives; none where several do, or something that is in none."""
     readers = {user for node in region.nodes for user in node.users} - set(region.nodes)
@@ -289,7 +323,7 @@ def is_convex(nodes):
 
 
 def cut(gm):
-    """All regions of a graph: fusible ones, calls of libraries, and both joined. The graph gets more views (own_views)."""
+    """All regions of a graph: fusible ones, calls of libraries, and several of these together. The graph gets more views (own_views)."""
     own_views(gm.graph)
     fusible, calls = fusible_regions(gm), library_calls(gm)
-    return fusible, calls, joined(gm, fusible, calls)
+    return fusible, calls, [*joined(gm, fusible, calls), *siblings(gm, calls)]

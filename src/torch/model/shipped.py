@@ -8,26 +8,72 @@ MOST_WORK = {"cpu": 1 << 36, "cuda": 1 << 42}
 
 
 def shipped(row, region, device):
-    """{"op", "tensors", "symbols", "scalars", "lets"}: how the operation's kernel is called for the region; none where it is no such operation."""
+    """How the kernel of an operation is called for the region, as `Call` in Rust has it; none where it is no such operation."""
     described = row["described"]
-    if not described or described["flops"] > MOST_WORK[torch.device(device).type] or len(described["outputs"]) != 1:
+    if not described or described["flops"] > MOST_WORK[torch.device(device).type]:
         return None
-    inputs, output = described["inputs"], described["outputs"][0]
-    if not 1 <= len(inputs) <= 4 or any("float" not in one["dtype"] for one in (*inputs, output)) or not math.prod(output["shape"]):
+    inputs, outputs = described["inputs"], described["outputs"]
+    if any("float" not in one["dtype"] for one in (*inputs, *outputs)) or not all(math.prod(one["shape"]) for one in outputs):
         return None
-    inputs = {one["name"]: one["shape"] for one in inputs}
-    values = None
-    for op, tensors, symbols, scalars, compute, *lets in candidates(inputs, output["shape"], region):
-        if values is None:
-            drawn = torch.Generator(device).manual_seed(1)
-            values = {name: torch.randn(shape, generator=drawn, dtype=torch.float64, device=device) for name, shape in inputs.items()}
-            written = {}
-            exec(row["source"], written)
-            right = written["reference"](*values.values()).reshape(-1)
-        tried = compute({own: values[name] for own, name in tensors.items() if name in values}).reshape(-1)
-        if tried.numel() == right.numel() and bool((tried - right).abs().max() <= 1e-9 * (1 + right.abs().max())):
-            return {"op": op, "tensors": tensors, "symbols": symbols, "scalars": scalars, "lets": lets[0] if lets else {}}
+    shapes, made = {one["name"]: one["shape"] for one in inputs}, [one["shape"] for one in outputs]
+    trial = Trial(row["source"], shapes, device)
+    if len(made) > 1:
+        return side_products(shapes, made, region, trial) if torch.device(device).type == "cuda" else None
+    if not 1 <= len(inputs) <= 4:
+        return None
+    for candidate in candidates(shapes, made[0], region):
+        if trial.holds(candidate):
+            return call_of(*candidate)
     return None
+
+
+class Trial:
+    """What a region gives for values drawn once, when somebody first asks."""
+
+    def __init__(self, source, shapes, device):
+        self.source, self.shapes, self.device, self.values = source, shapes, device, None
+
+    def holds(self, candidate, which=0):
+        """Whether a candidate computes the region's result of this number."""
+        if self.values is None:
+            drawn = torch.Generator(self.device).manual_seed(1)
+            ask = lambda shape: torch.randn(shape, generator=drawn, dtype=torch.float64, device=self.device)
+            self.values, written = {name: ask(shape) for name, shape in self.shapes.items()}, {}
+            exec(self.source, written)
+            right = written["reference"](*self.values.values())
+            self.right = [one.reshape(-1) for one in (right if isinstance(right, tuple) else (right,))]
+        _, tensors, _, _, compute, *_ = candidate
+        tried = compute({own: self.values[name] for own, name in tensors.items() if name in self.values}).reshape(-1)
+        right = self.right[which]
+        return tried.numel() == right.numel() and bool((tried - right).abs().max() <= 1e-9 * (1 + right.abs().max()))
+
+
+def call_of(op, tensors, symbols, scalars, compute, lets=None):
+    return {"op": op, "tensors": tensors, "symbols": symbols, "scalars": scalars, "lets": lets or {}}
+
+
+def side_products(shapes, made, region, trial):
+    """Several products of one tensor as one: of as many matrices b, each a tensor of its own, and one a."""
+    calls = []
+    for at, (node, out) in enumerate(zip(region.outputs, made)):
+        if packet(node) not in ("mm", "addmm"):
+            return None
+        roots = [root_within(one, region) for one in node.args]
+        if None in roots:
+            return None
+        names = [list(shapes)[region.inputs.index(root)] for root in roots]
+        order = names if len(names) == 2 else [*names[1:], names[0]]
+        held = next((one for one in products(shapes, out, order) if trial.holds(one, at)), None)
+        if held is None:
+            return None
+        calls.append(call_of(*held))
+    first = calls[0]
+    if any(one["symbols"] != first["symbols"] or one["tensors"]["a"] != first["tensors"]["a"] for one in calls) or first["symbols"]["batch"] != 1:
+        return None
+    for at, one in enumerate(calls):
+        one["tensors"]["c"] = f"out{at}"
+    beside = [{own: name for own, name in one["tensors"].items() if own != "a"} for one in calls[1:]]
+    return {**first, "symbols": {**first["symbols"], "batch": len(calls)}, "lets": {"PARTS": len(calls)}, "beside": beside}
 
 
 def candidates(inputs, out, region):
@@ -42,6 +88,9 @@ def candidates(inputs, out, region):
     for order in itertools.permutations(names):
         yield from attentions(inputs, out, order, region)
     yield from side_by_side(inputs, out, region)
+    if region.kind == "joined":
+        for order in itertools.permutations(names):
+            yield from activated_products(inputs, out, order)
     for order in itertools.permutations(names):
         yield from swiglu(inputs, out, order)
 
@@ -71,6 +120,21 @@ def products(inputs, out, order):
         tensors = {"a": order[0], "b": order[1], "bias": bias, "c": "out"}
         symbols = {"batch": batch, "M": m, "N": n, "K": k, "trans_b": trans_b, "has_bias": int(bool(bias))}
         yield "matmul", tensors, symbols, {}, compute
+
+
+# What the kernels for products can do to each element at last, by the number that they have for it (`ACT`).
+ACTIVATIONS = {
+    1: lambda x: torch.nn.functional.gelu(x),
+    2: lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    3: lambda x: torch.nn.functional.silu(x),
+    4: lambda x: torch.nn.functional.relu(x),
+}
+
+
+def activated_products(inputs, out, order):
+    for op, tensors, symbols, scalars, compute in products(inputs, out, order):
+        for number, activation in ACTIVATIONS.items():
+            yield op, tensors, symbols, scalars, lambda given, act=activation: act(compute(given)), {"ACT": number}
 
 
 def attentions(inputs, out, order, region):
