@@ -143,13 +143,20 @@ impl Compiled {
     #[must_use]
     pub fn holders(&self, name: &str) -> Vec<String> {
         let Some(part) = self.region(name) else { return Vec::new() };
-        let own = if part.kind == Kind::Joined { part.parts.as_slice() } else { std::slice::from_ref(&part.key) };
-        let count = |keys: &[String], key: &String| keys.iter().filter(|it| *it == key).count() as u32;
-        let times =
-            |whole: &Region| own.iter().map(|key| count(&whole.parts, key) / count(own, key)).min().unwrap_or(0);
-        let is_larger = |whole: &&Region| whole.kind == Kind::Joined && whole.parts.len() > own.len();
-        let holds = |whole: &&Region| times(whole) * whole.calls >= part.calls.max(1);
-        self.captured.regions.iter().filter(is_larger).filter(holds).map(|whole| whole.name.clone()).collect()
+        let holders = self.captured.regions.iter().filter(|region| part.within.contains(&region.key));
+        holders.map(|region| region.name.clone()).collect()
+    }
+
+    /// Time of the calls of a region that are in no joined one that is faster, µs.
+    fn left_us(&self, region: &Region, gained: &BTreeMap<String, f64>) -> f64 {
+        let is_faster = |whole: &&Region| {
+            whole.kind == Kind::Joined && gained.get(&whole.name).is_some_and(|speedup| *speedup > 1.0)
+        };
+        let calls_in =
+            |whole: &Region| whole.parts.iter().filter(|key| **key == region.key).count() as u32 * whole.calls;
+        let elsewhere: u32 = self.captured.regions.iter().filter(is_faster).map(calls_in).sum();
+        let calls = region.calls.max(1);
+        self.us_of(region) * f64::from(calls.saturating_sub(elsewhere)) / f64::from(calls)
     }
 
     /// What [`Compiled::device_us`] becomes with what was `gained` installed, µs.
@@ -160,7 +167,7 @@ impl Compiled {
             .captured
             .regions
             .iter()
-            .filter_map(|region| Some((self.us_of(region) / base_us, *gained.get(&region.name)?)))
+            .filter_map(|region| Some((self.left_us(region, gained) / base_us, *gained.get(&region.name)?)))
             .collect();
         whole_us / amdahl::gain_of_parts(&parts)
     }
@@ -173,7 +180,8 @@ impl Compiled {
         let target = |row: CompiledRow<'_>| {
             let region = row.region;
             let dtype = region.element().filter(|_| region.why_not.is_none())?;
-            let us = row.us / gained.get(&region.name).copied().filter(|speedup| *speedup > 1.0).unwrap_or(1.0);
+            let us = self.left_us(region, gained)
+                / gained.get(&region.name).copied().filter(|speedup| *speedup > 1.0).unwrap_or(1.0);
             let ceiling = amdahl::gain(us / base_us, f64::INFINITY);
             Some(RankedTarget {
                 op: region.name.clone(),
@@ -243,6 +251,7 @@ pub(crate) mod tests {
             shipped: None,
             calls,
             parts: Vec::new(),
+            within: Vec::new(),
             us,
             kernels: None,
             busy_us: None,
@@ -280,7 +289,7 @@ pub(crate) mod tests {
             notes: vec!["graph break at model.py:9".into()],
             regions: vec![
                 region("norm", Kind::Fusible, 2, Some(15.0)),
-                region("mm", Kind::Library, 1, Some(50.0)),
+                Region { within: vec!["key of mm_norm".into()], ..region("mm", Kind::Library, 1, Some(50.0)) },
                 joined,
                 refused,
             ],
@@ -324,18 +333,6 @@ pub(crate) mod tests {
         assert_eq!(profile.holders("mm"), ["mm_norm"]);
         assert!(profile.holders("norm").is_empty(), "one of its two calls is elsewhere");
         assert!(profile.holders("mm_norm").is_empty() && profile.holders("nothing").is_empty());
-        // Two of its product at once are in a block of both and a norm, as often as there are calls of it.
-        let mut profile = sample();
-        let joined = |name: &str, parts: &[&str], calls| Region {
-            parts: parts.iter().map(|part| format!("key of {part}")).collect(),
-            ..region(name, Kind::Joined, calls, None)
-        };
-        profile.captured.regions.extend([joined("mm_x2", &["mm", "mm"], 2), joined("block", &["mm", "norm", "mm"], 2)]);
-        assert_eq!(profile.holders("mm_x2"), ["block"]);
-        assert_eq!(profile.holders("mm_norm"), ["block"]);
-        profile.captured.regions[4].calls = 3;
-        assert!(profile.holders("mm_x2").is_empty(), "one of its calls is elsewhere");
-        assert!(profile.holders("block").is_empty());
     }
 
     #[test]
@@ -389,6 +386,24 @@ pub(crate) mod tests {
         };
         assert!(near(gained(&[]), 100.0) && near(gained(&[("norm", 0.5)]), 100.0));
         assert!(near(gained(&[("norm", 2.0)]), 85.0) && near(gained(&[("norm", 2.0), ("mm", 2.0)]), 60.0));
+    }
+
+    #[test]
+    fn calls_that_a_faster_whole_has_are_not_counted_again_where_their_part_is_faster_elsewhere() {
+        let profile = sample();
+        let gained = |pairs: &[(&str, f64)]| -> BTreeMap<String, f64> {
+            pairs.iter().map(|(name, speedup)| ((*name).to_owned(), *speedup)).collect()
+        };
+        // The whole's 65 us become 32.5; of the norm one call of 15 us is left, the product has none.
+        let whole = gained(&[("mm_norm", 2.0), ("mm", 5.0), ("norm", 3.0)]);
+        assert!(near(profile.predict(&whole), 100.0 - 32.5 - 10.0));
+        let us = |name: &str, gained: &BTreeMap<String, f64>| {
+            profile.ranked_targets(gained).iter().find(|target| target.op == name).unwrap().us
+        };
+        assert!(
+            near(us("norm", &gained(&[("mm_norm", 2.0)])), 15.0) && near(us("mm", &gained(&[("mm_norm", 2.0)])), 0.0)
+        );
+        assert!(near(us("norm", &gained(&[("mm_norm", 0.9)])), 30.0), "what is slower is not there");
     }
 
     #[test]

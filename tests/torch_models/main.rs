@@ -4,6 +4,7 @@
 
 mod guilty;
 mod mixed;
+mod together;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -126,7 +126,7 @@ def all_regions(gm):
 
 
 def chosen(gm, kernels, asked):
-    """Regions with one of the kernels; the larger ones first, and none that share a node."""
+    """Regions with one of the kernels; the larger ones first, and none that share a node, or read of each other in a circle."""
     taken, found = set(), []
     for region in all_regions(gm):
         if not regions.is_static(region) or taken & set(region.nodes):
@@ -135,7 +135,13 @@ def chosen(gm, kernels, asked):
         if region.key_ in kernels and is_for(kernels[region.key_], region, asked):
             taken |= set(region.nodes)
             found.append(region)
-    return found
+    if regions.is_acyclic(gm.graph, found):
+        return found
+    without = []
+    for region in found:
+        if regions.is_acyclic(gm.graph, [*without, region]):
+            without.append(region)
+    return without
 
 
 def is_for(kernel, region, asked):

@@ -132,7 +132,7 @@ def described(captured, region, parameters):
             lines.append(line)
     key, family = region.key, region.family
     row = {
-        "name": f"{slug(work)}_{key[:8]}",
+        "name": f"{slug(work, region.kind)}_{key[:8]}",
         "kind": region.kind,
         "key": key,
         "family": family,
@@ -183,12 +183,12 @@ def described(captured, region, parameters):
     return row
 
 
-def slug(work):
+def slug(work, kind):
     """A few of its operators, as a name in C."""
     dull = {"convert_element_type", "clone", "full", "iota", "scalar_tensor", "getitem"}
     telling = [one.strip("_").lower() for one in work if one not in dull]
     names = list(dict.fromkeys(telling)) or ["copy"]
-    if len(names) == 1 and len(telling) > 1:
+    if kind == "joined" and len(names) == 1 and len(telling) > 1:
         names = [f"{names[0]}_x{len(telling)}"]
     names = ["attention" if "attention" in one else one for one in names]
     return "_".join(names[:3])[:32].strip("_")
@@ -219,6 +219,18 @@ def flops(region):
     with torch.no_grad(), mode, counter:
         graph_of(region)(*values)
     return int(counter.get_total_flops())
+
+
+def holders_in(regions, wholes):
+    """For each key the keys of wholes of which one holds every region of that key, and more."""
+    held = {}
+    nodes = [(whole.key, set(whole.nodes)) for whole in wholes]
+    for region in regions:
+        own = set(region.nodes)
+        found = [key for key, all_nodes in nodes if own < all_nodes]
+        key = region.key
+        held[key] = sorted(set(found) if key not in held else set(found) & set(held[key]))
+    return held
 
 
 def breaks(model, arguments):
@@ -270,7 +282,7 @@ def profile(request):
                 if key not in rows:
                     rows[key] = described(captured, region, parameters)
                     rows[key]["calls"] = 0
-                    rows[key]["parts"] = []
+                    rows[key]["parts"], rows[key]["within"] = [], None
                     ones[key] = region
                 row = rows[key]
                 row["calls"] += 1
@@ -278,6 +290,9 @@ def profile(request):
                     if module and module not in row["modules"]:
                         row["modules"].append(module)
         fusible, calls, pairs = captured.cut
+        held = holders_in((*fusible, *calls, *pairs), pairs)
+        for key, holders in held.items():
+            rows[key]["within"] = holders if rows[key]["within"] is None else [one for one in rows[key]["within"] if one in holders]
         home = {node: region for region in (*fusible, *calls) for node in region.nodes}
         for region in pairs:
             parts = {id(home[node]): home[node].key for node in region.nodes if node in home}

@@ -142,6 +142,9 @@ pub struct Region {
     /// Keys of what a joined one is made of, each as often as it is in it.
     #[serde(default)]
     pub parts: Vec<String>,
+    /// Keys of joined regions of which each call of this one is inside one.
+    #[serde(default)]
+    pub within: Vec<String>,
     /// µs of one call, timed by itself as torch.compile runs it; none where that failed, and for a joined one.
     pub us: Option<f64>,
     /// Kernels and copies of one call, where the device tells.

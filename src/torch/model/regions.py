@@ -269,6 +269,10 @@ def joined(gm, fusible, calls):
     return found
 
 
+# Products of matrices by the place of their first factor; a bias comes before it.
+PRODUCTS = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
+
+
 def siblings(gm, calls):
     """Products of one tensor by several of one form, such as attention's queries, keys and values: what one kernel can compute at once. Of more than
     MOST_SIBLINGS each so many."""
@@ -276,20 +280,24 @@ def siblings(gm, calls):
     alike = {}
     for call in calls:
         product = next(node for node in call.nodes if not is_moved(node))
-        place = {"mm": 0, "addmm": 1}.get(packet(product))
-        if place is None or product.kwargs:
+        if product.target not in PRODUCTS or product.kwargs or not is_static(call):
             continue
         # What is read as the same numbers in the same order is the same tensor, whoever's view it is.
-        first = product.args[place].meta["val"]
-        read = (root_of(product.args[place]), form(first), first.storage_offset())
+        left = product.args[PRODUCTS[product.target]]
+        first = left.meta["val"]
+        read = (root_of(left), form(first), first.storage_offset())
         alike.setdefault((product.target, *read, *(form(one.meta["val"]) for one in product.args)), []).append(call)
     found = []
     for some in alike.values():
-        for at in range(0, len(some), MOST_SIBLINGS):
-            together = some[at : at + MOST_SIBLINGS]
-            nodes = {node for call in together for node in call.nodes}
-            if len(together) > 1 and is_convex(nodes):
+        while len(some) > 1:
+            together, left = [], []
+            for call in some:
+                nodes = {node for one in (*together, call) for node in one.nodes}
+                (together if len(together) < MOST_SIBLINGS and is_convex(nodes) else left).append(call)
+            if len(together) > 1:
+                nodes = {node for one in together for node in one.nodes}
                 found.append(Region(sorted(nodes, key=order.get), "joined"))
+            some = left
     return found
 
 
@@ -322,8 +330,36 @@ def is_convex(nodes):
     return True
 
 
+def is_acyclic(graph, regions):
+    """Whether each of some regions can be one node: two that are convex by themselves may read of each other."""
+    home = {node: at for at, region in enumerate(regions) for node in region.nodes}
+    before, after = {}, {}
+    for node in graph.nodes:
+        own = home.get(node, node)
+        before.setdefault(own, set())
+        for one in node.all_input_nodes:
+            other = home.get(one, one)
+            if other != own and other not in before[own]:
+                before[own].add(other)
+                after.setdefault(other, []).append(own)
+    waiting = {own: len(some) for own, some in before.items()}
+    ready = [own for own, count in waiting.items() if count == 0]
+    done = 0
+    while ready:
+        done += 1
+        for own in after.get(ready.pop(), ()):
+            waiting[own] -= 1
+            if waiting[own] == 0:
+                ready.append(own)
+    return done == len(waiting)
+
+
 def cut(gm):
-    """All regions of a graph: fusible ones, calls of libraries, and several of these together. The graph gets more views (own_views)."""
+    """All regions of a graph: fusible ones, calls of libraries, and several of these together, those of most first. The graph gets more views
+    (own_views)."""
     own_views(gm.graph)
     fusible, calls = fusible_regions(gm), library_calls(gm)
-    return fusible, calls, [*joined(gm, fusible, calls), *siblings(gm, calls)]
+    home = {node: region for region in (*fusible, *calls) for node in region.nodes}
+    parts = lambda region: len({id(home[node]) for node in region.nodes if node in home})
+    wholes = sorted([*joined(gm, fusible, calls), *siblings(gm, calls)], key=parts, reverse=True)
+    return fusible, calls, wholes

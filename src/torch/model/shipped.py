@@ -1,7 +1,11 @@
 """Regions that are one of the operations that come with Warpsmith. What a region computes says it, on values drawn for it, in double
 precision; how its operators are called does not matter. The judge has the last word on the kernel that is made of it."""
 
+import itertools
 import math
+
+# An activation that is cut off somewhere shows it in values so many times as large.
+FAR = 1e3
 
 # Operations beyond which nobody looks: a region is evaluated twice here.
 MOST_WORK = {"cpu": 1 << 36, "cuda": 1 << 42}
@@ -24,6 +28,12 @@ def shipped(row, region, device):
     for candidate in candidates(shapes, made[0], region):
         if trial.holds(candidate):
             return call_of(*candidate)
+    # Only kernels for GPUs have activations.
+    if region.kind == "joined" and torch.device(device).type == "cuda":
+        for order in itertools.permutations(shapes):
+            for candidate in activated_products(shapes, made[0], order):
+                if trial.holds(candidate) and trial.holds(candidate, scale=FAR):
+                    return call_of(*candidate)
     return None
 
 
@@ -33,18 +43,21 @@ class Trial:
     def __init__(self, source, shapes, device):
         self.source, self.shapes, self.device, self.values = source, shapes, device, None
 
-    def holds(self, candidate, which=0):
-        """Whether a candidate computes the region's result of this number."""
+    def holds(self, candidate, which=0, scale=1.0):
+        """Whether a candidate computes the region's result of this number, for the values times a scale."""
         if self.values is None:
             drawn = torch.Generator(self.device).manual_seed(1)
             ask = lambda shape: torch.randn(shape, generator=drawn, dtype=torch.float64, device=self.device)
             self.values, written = {name: ask(shape) for name, shape in self.shapes.items()}, {}
             exec(self.source, written)
-            right = written["reference"](*self.values.values())
-            self.right = [one.reshape(-1) for one in (right if isinstance(right, tuple) else (right,))]
+            self.reference, self.right = written["reference"], {}
+        values = self.values if scale == 1.0 else {name: one * scale for name, one in self.values.items()}
+        if scale not in self.right:
+            right = self.reference(*values.values())
+            self.right[scale] = [one.reshape(-1) for one in (right if isinstance(right, tuple) else (right,))]
         _, tensors, _, _, compute, *_ = candidate
-        tried = compute({own: self.values[name] for own, name in tensors.items() if name in self.values}).reshape(-1)
-        right = self.right[which]
+        tried = compute({own: values[name] for own, name in tensors.items() if name in values}).reshape(-1)
+        right = self.right[scale][which]
         return tried.numel() == right.numel() and bool((tried - right).abs().max() <= 1e-9 * (1 + right.abs().max()))
 
 
@@ -78,8 +91,6 @@ def side_products(shapes, made, region, trial):
 
 def candidates(inputs, out, region):
     """Operations that a region with inputs and an output of these sizes may be, the plainest first."""
-    import itertools
-
     names, constants = list(inputs), constants_of(region)
     for order in itertools.permutations(names):
         yield from products(inputs, out, order)
@@ -88,9 +99,6 @@ def candidates(inputs, out, region):
     for order in itertools.permutations(names):
         yield from attentions(inputs, out, order, region)
     yield from side_by_side(inputs, out, region)
-    if region.kind == "joined":
-        for order in itertools.permutations(names):
-            yield from activated_products(inputs, out, order)
     for order in itertools.permutations(names):
         yield from swiglu(inputs, out, order)
 

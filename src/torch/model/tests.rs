@@ -29,6 +29,7 @@ fn region() -> Region {
         shipped: None,
         calls: 2,
         parts: Vec::new(),
+        within: Vec::new(),
         us: Some(3.0),
         kernels: None,
         busy_us: None,

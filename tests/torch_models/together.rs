@@ -1,0 +1,56 @@
+//! Which products of one tensor are taken together, in graphs that no model here has.
+
+use serde_json::json;
+use warpsmith::torch::model::REGIONS;
+
+use crate::Place;
+
+const PROGRAM: &str = "
+import json, torch
+from torch.fx.experimental.proxy_tensor import make_fx
+import regions
+
+@torch.library.custom_op('mine::mm', mutates_args=())
+def mm(x: torch.Tensor, w: torch.Tensor, n: int) -> torch.Tensor:
+    return x @ w
+
+mm.register_fake(lambda x, w, n: x @ w)
+
+def several(function, count):
+    gm = make_fx(function, tracing_mode='fake')(*(torch.randn(16, 16) for _ in range(count)))
+    return gm.graph, [one for one in regions.cut(gm)[2] if len(one.outputs) > 1]
+
+def sizes(function, count):
+    return [len(one.outputs) for one in several(function, count)[1]]
+
+def dependent(x, a, b, c):
+    q, k = x @ a, x @ b
+    return q, k, x @ torch.sin(q @ k), x @ c
+
+def crossed(x, y, a, b):
+    q = x @ a
+    r = y @ b
+    return y @ q, x @ r
+
+graph, both = several(crossed, 4)
+print(json.dumps(dict(
+    five=sizes(lambda x, *w: [x @ one for one in w], 6),
+    behind=sizes(dependent, 4),
+    others=sizes(lambda x, a, b: [mm(x, a, 1), mm(x, b, 1)], 3),
+    apart=[regions.is_acyclic(graph, [one]) for one in both],
+    together=regions.is_acyclic(graph, both),
+)))
+";
+
+#[test]
+#[ignore = "full suite"]
+fn products_of_one_tensor_are_taken_together_where_nothing_lies_between_them() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("regions.py"), REGIONS).unwrap();
+    let (seen, _) = place.python(PROGRAM);
+    assert_eq!(seen["five"], json!([3, 2]), "three at the most");
+    assert_eq!(seen["behind"], json!([3]), "what reads two of them is left out");
+    assert_eq!(seen["others"], json!([]), "somebody's own operator of that name");
+    // Each could be one call; both cannot, since either reads of the other.
+    assert_eq!((&seen["apart"], &seen["together"]), (&json!([true, true]), &json!(false)), "{seen}");
+}
