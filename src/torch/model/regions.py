@@ -290,14 +290,15 @@ def siblings(gm, calls):
     found = []
     for some in alike.values():
         while len(some) > 1:
-            together, left = [], []
+            together, others = [], []
             for call in some:
                 nodes = {node for one in (*together, call) for node in one.nodes}
-                (together if len(together) < MOST_SIBLINGS and is_convex(nodes) else left).append(call)
+                fits = not together or (len(together) < MOST_SIBLINGS and is_convex(nodes))
+                (together if fits else others).append(call)
             if len(together) > 1:
                 nodes = {node for one in together for node in one.nodes}
                 found.append(Region(sorted(nodes, key=order.get), "joined"))
-            some = left
+            some = others
     return found
 
 
