@@ -105,6 +105,7 @@ fn what_is_no_kernel_is_refused_before_anything_of_it_runs() {
         ("autotune", "write the choices as `[tune]`"),
         ("clock", "reads no clock"),
         ("clock_by_assembler", "it reads the clock (`%clock`)"),
+        ("clock_behind_comment", "a string in assembler that no compiler writes"),
         ("decorator", "a decorator that is not `@triton.jit`"),
         ("default_reads_a_file", "a constant is a number"),
         ("device_assert", "it needs the host's support"),

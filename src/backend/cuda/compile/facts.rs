@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::{BitAnd, BitOr};
 
 use super::flow::{Graph, Name};
-use super::ptx::{ARITHMETIC, Instruction, tokens};
+use super::ptx::{Instruction, tokens};
 
 /// Parameters that are told apart; those after them are one.
 const TOLD_APART: usize = 112;
@@ -24,8 +24,12 @@ impl Origin {
     const DATA: Self = Self(1 << 115);
     /// An address that is nobody's.
     const NOBODY: Self = Self(1 << 116);
+    /// The block's number in its cluster.
+    const RANK: Self = Self(1 << 117);
+    /// What a condition may depend on.
+    const TELLING: Self = Self(Self::THREAD.0 | Self::BLOCK.0 | Self::RANK.0 | Self::DATA.0);
     /// Every parameter.
-    const PARAMETERS: Self = Self((1 << TOLD_APART) - 1);
+    pub(super) const PARAMETERS: Self = Self((1 << TOLD_APART) - 1);
 
     /// The parameter at this place.
     pub(super) fn parameter(place: usize) -> Self {
@@ -71,6 +75,8 @@ impl BitAnd for Origin {
 pub(super) enum Condition {
     /// Threads of a block, by nothing but their number.
     Threads,
+    /// Blocks of a cluster, or threads of it, by nothing but their numbers there.
+    Cluster,
     /// Threads or blocks, by their numbers among other things.
     Numbers,
     /// Launches.
@@ -85,6 +91,15 @@ pub(super) struct Facts<'a> {
 impl<'a> Facts<'a> {
     /// The facts of a kernel of which some arguments are numbers.
     pub(super) fn of(graph: &Graph<'_, 'a>, numbers_at: Option<&BTreeSet<usize>>) -> Self {
+        Self::known(graph, numbers_at, false)
+    }
+
+    /// The same, where what is computed in 32 bits is no address: how far another buffer is from its next aligned piece, say.
+    pub(super) fn of_whole_addresses(graph: &Graph<'_, 'a>, numbers_at: Option<&BTreeSet<usize>>) -> Self {
+        Self::known(graph, numbers_at, true)
+    }
+
+    fn known(graph: &Graph<'_, 'a>, numbers_at: Option<&BTreeSet<usize>>, whole: bool) -> Self {
         let mut numbers: HashMap<Name<'a>, usize> = HashMap::new();
         let mut number = |name: Name<'a>| {
             let new = numbers.len();
@@ -101,6 +116,8 @@ impl<'a> Facts<'a> {
         for (to, from) in &graph.handed {
             moves.push((vec![number(*to)], vec![number(*from)], Origin(u128::MAX)));
         }
+        // All that is put into memory anywhere, as one name.
+        let memory = number((usize::MAX, "", 0));
         for node in &graph.nodes {
             let instruction = &node.step.instruction;
             let function = graph.copies[node.copy];
@@ -109,28 +126,50 @@ impl<'a> Facts<'a> {
                 let called =
                     !name.starts_with('%') && !function.parameters.contains(&name) && function.returns != Some(name);
                 match instruction.kind() {
-                    "st" if called && instruction.has("param") => (node.copy, name, node.step.calls + 1),
-                    "ld" if called && instruction.has("param") => (node.copy, name, node.step.calls),
+                    "st" if called && instruction.in_space("param") => (node.copy, name, node.step.calls + 1),
+                    "ld" if called && instruction.in_space("param") => (node.copy, name, node.step.calls),
                     _ => (node.copy, name, 0),
                 }
             };
             let (target, sources) = instruction.split();
-            let to: Vec<usize> = tokens(target).map(|name| number(own(name))).collect();
-            let from: Vec<usize> = tokens(sources)
-                .chain(node.step.guard.into_iter().flat_map(tokens))
-                .map(|name| number(own(name)))
-                .collect();
+            seeds.extend(tokens(sources).map(|name| (number(own(name)), register(name))));
+            if matches!(instruction.kind(), "ld" | "st") && instruction.in_space("param") {
+                let to: Vec<usize> = tokens(target).map(|name| number(own(name))).collect();
+                let from = tokens(sources).chain(node.step.guard.into_iter().flat_map(tokens));
+                moves.push((to, from.map(|name| number(own(name))).collect(), Origin(u128::MAX)));
+                continue;
+            }
+            let (values, addresses) = apart(sources);
+            let mut numbered = |text: &mut dyn Iterator<Item = &'a str>| -> Vec<usize> {
+                text.flat_map(tokens).map(|name| number(own(name))).collect()
+            };
+            let (values, addresses) = (numbered(&mut values.into_iter()), numbered(&mut addresses.into_iter()));
+            let guard = numbered(&mut node.step.guard.into_iter());
+            // An address may be put into memory and come back.
+            if target.trim_start().starts_with('[') {
+                moves.push((vec![memory], values, Origin::PARAMETERS));
+                continue;
+            }
+            let to = numbered(&mut std::iter::once(target));
             let given = given(instruction);
             seeds.extend(to.iter().map(|to| (*to, given)));
-            seeds.extend(tokens(sources).map(|name| (number(own(name)), register(name))));
-            let goes = match instruction.kind() {
-                "ld" | "st" if instruction.has("param") => Origin(u128::MAX),
-                "ld" | "ldu" | "st" | "atom" | "red" | "call" => Origin::default(),
-                kind if ARITHMETIC.contains(&kind) => Origin(u128::MAX),
-                _ => Origin::THREAD | Origin::BLOCK | Origin::DATA,
-            };
-            if !goes.is_empty() {
-                moves.push((to, from, goes));
+            moves.push((
+                to.clone(),
+                vec![memory],
+                if addresses.is_empty() { Origin::default() } else { Origin::PARAMETERS },
+            ));
+            match instruction.kind() {
+                "ld" | "ldu" | "call" => {}
+                "atom" => moves.push((vec![memory], values, Origin::PARAMETERS)),
+                _ => {
+                    let goes = if is_no_address(instruction) || whole && is_narrow(instruction) {
+                        Origin::TELLING
+                    } else {
+                        Origin(u128::MAX)
+                    };
+                    moves.push((to.clone(), values, goes));
+                    moves.push((to, [addresses, guard].concat(), Origin::TELLING));
+                }
             }
         }
         let mut known = vec![Origin::default(); numbers.len()];
@@ -166,8 +205,13 @@ impl<'a> Facts<'a> {
         if parameters.is_empty() && !all.meets(Origin::INNER) { Origin::NOBODY } else { parameters }
     }
 
-    /// The parameters through which an instruction stores.
+    /// The parameters through which an instruction stores; all, where nobody knows.
     pub(super) fn stored(&self, copy: usize, instruction: &Instruction<'a>) -> Origin {
+        known_or_all(self.surely_stored(copy, instruction))
+    }
+
+    /// The parameters through which an instruction is known to store.
+    pub(super) fn surely_stored(&self, copy: usize, instruction: &Instruction<'a>) -> Origin {
         match place(instruction) {
             Some((Place::To | Place::Both, text)) => self.address(copy, text),
             _ => Origin::default(),
@@ -176,19 +220,25 @@ impl<'a> Facts<'a> {
 
     /// The parameters through which an instruction loads; all, where nobody knows.
     pub(super) fn loaded(&self, copy: usize, instruction: &Instruction<'a>) -> Origin {
-        let loaded = match place(instruction) {
+        known_or_all(self.surely_loaded(copy, instruction))
+    }
+
+    /// The parameters through which an instruction is known to load.
+    pub(super) fn surely_loaded(&self, copy: usize, instruction: &Instruction<'a>) -> Origin {
+        match place(instruction) {
             Some((Place::Of | Place::Both, text)) => self.address(copy, text),
             _ => Origin::default(),
-        };
-        if loaded.meets(Origin::NOBODY) { loaded | Origin::PARAMETERS } else { loaded }
+        }
     }
 
     /// What a predicate depends on.
     pub(super) fn condition(&self, copy: usize, predicate: &'a str) -> Condition {
         let from = self.of_text(copy, predicate);
-        if from.meets(Origin::THREAD) && !from.meets(Origin::BLOCK | Origin::DATA) {
+        if from.meets(Origin::THREAD) && !from.meets(Origin::BLOCK | Origin::RANK | Origin::DATA) {
             Condition::Threads
-        } else if from.meets(Origin::THREAD | Origin::BLOCK) {
+        } else if from.meets(Origin::RANK) && !from.meets(Origin::BLOCK | Origin::DATA) {
+            Condition::Cluster
+        } else if from.meets(Origin::THREAD | Origin::RANK | Origin::BLOCK) {
             Condition::Numbers
         } else {
             Condition::Launches
@@ -196,10 +246,57 @@ impl<'a> Facts<'a> {
     }
 }
 
+fn known_or_all(origin: Origin) -> Origin {
+    if origin.meets(Origin::NOBODY) { origin | Origin::PARAMETERS } else { origin }
+}
+
+/// What stands outside of brackets in a text, and what within.
+fn apart(text: &str) -> (Vec<&str>, Vec<&str>) {
+    let mut parts = text.split('[');
+    let mut outside: Vec<&str> = parts.next().into_iter().collect();
+    let mut within = Vec::new();
+    for part in parts {
+        let (inner, after) = part.split_once(']').unwrap_or((part, ""));
+        within.push(inner);
+        outside.push(after);
+    }
+    (outside, within)
+}
+
+/// Whether a result has fewer bits than an address.
+fn is_narrow(instruction: &Instruction<'_>) -> bool {
+    let mut widths = instruction.operation.split('.').filter_map(|kind| kind.strip_prefix(['b', 'u', 's']));
+    let wide = |width: &str| width == "64" || width == "128";
+    match instruction.kind() {
+        "cvt" => widths.next().is_some_and(|width| !wide(width)),
+        _ => !widths.any(wide) && !instruction.operation.starts_with("cvta"),
+    }
+}
+
+/// Whether a result cannot be an address, nor one be had back from it: a condition, a count of bits, or what is left by a small mask.
+fn is_no_address(instruction: &Instruction<'_>) -> bool {
+    match instruction.kind() {
+        "setp" | "set" | "isspacep" | "testp" | "vote" | "match" | "activemask" | "popc" | "clz" | "bfind" | "fns" => {
+            true
+        }
+        // Few bits from the top.
+        "shr" => {
+            let bits = if is_narrow(instruction) { 20 } else { 52 };
+            instruction.sources.rsplit(',').next().is_some_and(|by| by.trim().parse::<u32>().is_ok_and(|by| by >= bits))
+        }
+        "and" | "rem" => {
+            let small = |text: &str| text.trim().parse::<u32>().is_ok_and(|mask| mask < 1 << 12);
+            instruction.sources.split(',').any(small)
+        }
+        _ => false,
+    }
+}
+
 /// What a register that every kernel has stands for.
 fn register(name: &str) -> Origin {
     match name {
-        "%tid" | "%laneid" | "%warpid" | "%cluster_ctarank" | "%cluster_ctaid" => Origin::THREAD,
+        "%tid" | "%laneid" | "%warpid" => Origin::THREAD,
+        "%cluster_ctarank" | "%cluster_ctaid" => Origin::RANK,
         name if name.starts_with("%lanemask") => Origin::THREAD,
         "%ctaid" | "%clusterid" | "%smid" => Origin::BLOCK,
         "%SP" | "%SPL" => Origin::INNER,
@@ -210,7 +307,7 @@ fn register(name: &str) -> Origin {
 /// What an instruction's result is known to be, whatever goes into it.
 fn given(instruction: &Instruction<'_>) -> Origin {
     match instruction.kind() {
-        "ld" if instruction.has("param") => Origin::default(),
+        "ld" if instruction.in_space("param") => Origin::default(),
         "ld" | "ldu" | "atom" | "call" | "mbarrier" => Origin::DATA,
         "elect" => Origin::THREAD,
         "mapa" => Origin::INNER,
@@ -233,8 +330,7 @@ enum Place {
 /// The text of an address in the device's memory, as parameters and inner memory may be its origin, and what is done there.
 fn place<'a>(instruction: &Instruction<'a>) -> Option<(Place, &'a str)> {
     let mut brackets = instruction.operands.split('[').skip(1).map(|text| text.split(']').next().unwrap_or_default());
-    let inner =
-        ["local", "param", "const"].iter().any(|space| instruction.has(space)) || instruction.in_space("shared");
+    let inner = ["local", "param", "const", "shared"].iter().any(|space| instruction.in_space(space));
     match instruction.kind() {
         "ld" | "ldu" if !inner => Some((Place::Of, brackets.next()?)),
         "st" if !inner => Some((Place::To, brackets.next()?)),

@@ -4,9 +4,10 @@
 //! function calls itself, a copy is shared; a call through a pointer may be one of any function of the text. All of it errs on
 //! one side: there may be ways here that no thread takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::ptx::{Instruction, Statement, tokens};
+use super::lexer::Statement;
+use super::ptx::{Instruction, tokens};
 
 /// Instructions of a kernel with all that it calls; beyond it copies of functions are shared.
 const MOST: usize = 1 << 17;
@@ -20,6 +21,15 @@ pub(super) struct Step<'a> {
     pub calls: usize,
     /// Where it may go on, in the same function.
     next: Vec<usize>,
+    /// Whether it may go on before itself.
+    back: bool,
+}
+
+impl Step<'_> {
+    /// Whether a loop ends here.
+    pub(super) fn goes_back(&self) -> bool {
+        self.back
+    }
 }
 
 /// A kernel, or a function that is called.
@@ -38,17 +48,15 @@ pub(super) fn functions<'a>(statements: &[Statement<'a>]) -> Vec<Function<'a>> {
 }
 
 fn function<'a>(statements: &[Statement<'a>]) -> Option<Function<'a>> {
-    let first = statements.first()?.text;
-    let heads = [(".entry", true), (".func", false)];
-    let (at, word, is_kernel) =
-        heads.into_iter().find_map(|(word, is_kernel)| Some((first.find(word)?, word, is_kernel)))?;
-    let (head, body) = first[at + word.len()..].split_once('{')?;
+    let (is_kernel, head) = statements.first()?.head?;
+    // Without a body it is only declared.
+    let head = head.trim_end().strip_suffix('{')?;
     let (returned, head) = list(head);
     let named = tokens(head).next()?;
     let (parameters, _) = list(&head[head.find(named)? + named.len()..]);
     let name = |one: &'a str| tokens(one.split('[').next().unwrap_or_default()).last();
     let names = |list: &'a str| list.split(',').filter_map(name).collect::<Vec<_>>();
-    let texts = std::iter::once(body).chain(statements[1..].iter().map(|statement| statement.text));
+    let texts = statements[1..].iter().map(|statement| statement.text);
     Some(Function {
         name: named,
         is_kernel,
@@ -107,7 +115,7 @@ fn steps<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Step<'a>> {
         }
         let instruction = Instruction::of(text);
         let called = instruction.kind() == "call";
-        steps.push(Step { instruction, guard, calls, next: Vec::new() });
+        steps.push(Step { instruction, guard, calls, next: Vec::new(), back: false });
         calls += usize::from(called);
         scopes.push(scope);
     }
@@ -121,6 +129,7 @@ fn steps<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Step<'a>> {
         }
         next.sort_unstable();
         next.dedup();
+        steps[at].back = next.iter().any(|next| *next <= at);
         steps[at].next = next;
     }
     steps
@@ -229,6 +238,22 @@ impl<'f, 'a> Graph<'f, 'a> {
         }
         back
     }
+}
+
+/// What is computed from what: by copy and name the names of results. What is loaded is not computed from its address.
+pub(super) fn flows<'a>(graph: &Graph<'_, 'a>) -> HashMap<(usize, &'a str), Vec<&'a str>> {
+    let mut flows: HashMap<(usize, &str), Vec<&str>> = HashMap::new();
+    for node in &graph.nodes {
+        let instruction = &node.step.instruction;
+        let (target, sources) = instruction.split();
+        if matches!(instruction.kind(), "ld" | "ldu" | "call") || target.trim_start().starts_with('[') {
+            continue;
+        }
+        for source in tokens(sources) {
+            flows.entry((node.copy, source)).or_default().extend(tokens(target));
+        }
+    }
+    flows
 }
 
 struct Building<'f, 'a> {

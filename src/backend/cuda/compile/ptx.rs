@@ -1,27 +1,19 @@
 //! Reading a kernel as text of the virtual machine, where macros, templates and inline assembler are all spelled out.
 //!
-//! Three things are refused here. *Clocks*: whatever tells launches or times apart. *Memory that outlives a launch*: a variable
-//! in device memory may be a table that is only read, so every use of its address must be a load; the same is asked of
-//! `__constant__` tables and of parameters, which a store through their generic address reaches. The proof is simple, and
-//! refuses what it does not understand. *Results of other blocks read without a fence* ([`super::ordering`]).
+//! Three things are refused here. *What tells launches or times apart*, and words beside the parameters ([`super::names`]). *Memory
+//! that outlives a launch*: a variable in device memory may be a table that is only read, so every use of its address must be a load;
+//! the same is asked of `__constant__` tables and of parameters, which a store through their generic address reaches. The proof is
+//! simple, and refuses what it does not understand. *Results of other blocks read without an order* ([`super::ordering`]). All readers
+//! see statements in one spelling ([`super::lexer`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ordering;
+use super::lexer::{Statement, Text};
+use super::{names, ordering};
 use crate::defence::Defence;
 
-/// Special registers that no kernel needs for its result, and what is wrong with them.
-const REGISTERS: [(&str, &str); 5] = [
-    ("%clock", "it reads the clock"),
-    ("%globaltimer", "it reads the clock"),
-    ("%pm", "it reads performance counters"),
-    ("%gridid", "it tells one launch from another"),
-    ("%envreg", "it reads the driver's registers"),
-];
-
 /// Instructions that put an address computed from their operands into their first one.
-pub(super) const ARITHMETIC: [&str; 11] =
-    ["mov", "cvta", "add", "sub", "mad", "shl", "or", "and", "cvt", "selp", "min"];
+const ARITHMETIC: [&str; 11] = ["mov", "cvta", "add", "sub", "mad", "shl", "or", "and", "cvt", "selp", "min"];
 
 /// What a text is found to have.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -49,13 +41,10 @@ pub(super) fn check(ptx: &str) -> Result<Reading, String> {
 /// # Errors
 /// A sentence: what is refused.
 pub(super) fn read(ptx: &str, numbers: &Numbers) -> Result<Reading, String> {
-    let text = without_comments(ptx);
-    for token in tokens(&text) {
-        if let Some((_, why)) = REGISTERS.iter().find(|(register, _)| special(token, register)) {
-            return Err(format!("{why} (`{token}`)"));
-        }
-    }
-    let statements = statements(&text);
+    let text = Text::of(ptx)?;
+    let statements = text.statements();
+    names::check(&statements)?;
+    statements.iter().try_for_each(|statement| one_at_once(statement.text))?;
     let declared = |space| statements.iter().filter_map(move |statement| declared(statement.text, space));
     let mut known = BTreeMap::new();
     known.extend(declared(".global").map(|name| (name, Space::Device)));
@@ -63,7 +52,7 @@ pub(super) fn read(ptx: &str, numbers: &Numbers) -> Result<Reading, String> {
     if Defence::ConstantAddresses.stands() {
         known.extend(declared(".const").map(|name| (name, Space::Constant)));
         for statement in &statements {
-            known.extend(parameters(statement.text).map(|name| (name, Space::Parameter)));
+            known.extend(parameters(statement).map(|name| (name, Space::Parameter)));
         }
     }
     only_read(&known, &statements)?;
@@ -80,12 +69,14 @@ enum Space {
 }
 
 impl Space {
-    /// Whether an instruction may have an address of this as an operand.
-    fn takes(self, operation: &str) -> bool {
+    /// Whether an instruction may have an address of this as an operand, which it names or has in a register.
+    fn takes(self, operation: &str, named: bool) -> bool {
         let mut words = operation.split('.');
         match words.next().unwrap_or_default() {
             // A load's first operand is where the value goes, and the value is no address.
-            "ld" | "ldu" | "prefetch" | "prefetchu" => true,
+            "prefetch" | "prefetchu" => true,
+            // Beside parameters lie words of the driver's, so a load says how far it goes.
+            "ld" | "ldu" => self != Self::Parameter || named,
             // The copy engine reads its maps from parameters.
             "cp" => self == Self::Parameter && words.any(|word| word == "tensor"),
             "fence" => self == Self::Parameter,
@@ -108,60 +99,9 @@ impl Space {
     }
 }
 
-/// Whether a token is this special register or one of its kind (`%clock`, `%clock64`, `%pm3_64`).
-fn special(token: &str, register: &str) -> bool {
-    token.strip_prefix(register).is_some_and(|rest| match register {
-        "%pm" | "%envreg" => rest.starts_with(|c: char| c.is_ascii_digit()),
-        "%gridid" => rest.is_empty(),
-        "%clock" => matches!(rest, "" | "64" | "_hi"),
-        _ => rest.is_empty() || rest.starts_with('_'),
-    })
-}
-
-fn without_comments(ptx: &str) -> String {
-    let mut text = String::with_capacity(ptx.len());
-    let mut rest = ptx;
-    // Strings stand in directives for debuggers only, and are harmless as code.
-    while let Some(at) = rest.find('/') {
-        let (before, from) = rest.split_at(at);
-        text.push_str(before);
-        let end = if from.starts_with("//") {
-            from.find('\n').unwrap_or(from.len())
-        } else if let Some(comment) = from.strip_prefix("/*") {
-            comment.find("*/").map_or(from.len(), |end| end + 4)
-        } else {
-            text.push('/');
-            1
-        };
-        text.push(' ');
-        rest = &from[end..];
-    }
-    text.push_str(rest);
-    text
-}
-
 /// Words, with the signs that names of PTX may have.
 pub(super) fn tokens(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%'))).filter(|token| !token.is_empty())
-}
-
-pub(super) struct Statement<'a> {
-    /// Which function it stands in; registers are a function's own.
-    pub function: usize,
-    pub text: &'a str,
-}
-
-fn statements(text: &str) -> Vec<Statement<'_>> {
-    let mut function = 0;
-    text.split(';')
-        .map(|text| {
-            let text = text.trim();
-            if tokens(text).any(|token| token == "entry" || token == "func") {
-                function += 1;
-            }
-            Statement { function, text }
-        })
-        .collect()
 }
 
 /// The name of the variable in `space` that a statement declares.
@@ -175,30 +115,46 @@ fn declared<'a>(statement: &'a str, space: &str) -> Option<&'a str> {
     let (at, _) = statement
         .match_indices(space)
         .find(|(at, found)| word(*at) && statement[at + found.len()..].starts_with(char::is_whitespace))?;
-    let head = statement[at..].split(['=', '[']).next()?;
+    let head = statement[at..].split(['=', '[', '<']).next()?;
     tokens(head).last()
 }
 
-/// The name of the kernel whose head a statement holds.
-pub(super) fn kernel(statement: &str) -> Option<&str> {
-    statement.find(".entry").and_then(|at| tokens(&statement[at..]).nth(1))
+/// Refuses several variables in one declaration, of which readers would know one.
+fn one_at_once(statement: &str) -> Result<(), String> {
+    let Some(name) = [".global", ".const"].iter().find_map(|space| declared(statement, space)) else { return Ok(()) };
+    // A function's parameters may point there.
+    if statement.contains(".entry ") || statement.contains(".func ") || statement.contains(".callprototype ") {
+        return Ok(());
+    }
+    let (front, filling) = statement.split_once('=').unwrap_or((statement, ""));
+    let (_, behind) = filling.rsplit_once('}').unwrap_or(("", filling));
+    if front.contains([',', '<']) || behind.contains([',', '<']) {
+        return Err(format!("several variables that outlive a launch are declared at once (`{name}`)"));
+    }
+    Ok(())
 }
 
-/// The parameters of the kernel whose head a statement holds, in order.
-pub(super) fn parameters(statement: &str) -> impl Iterator<Item = &str> {
-    let head = kernel(statement).and_then(|_| {
-        let (_, head) = statement.split_once(".entry")?;
+/// The name of the kernel whose head a statement is.
+pub(super) fn kernel<'a>(statement: &Statement<'a>) -> Option<&'a str> {
+    statement.head.filter(|(is_kernel, _)| *is_kernel).and_then(|(_, head)| tokens(head).next())
+}
+
+/// The parameters of the kernel whose head a statement is, in order.
+pub(super) fn parameters<'a>(statement: &Statement<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
+    let list = statement.head.filter(|(is_kernel, _)| *is_kernel).and_then(|(_, head)| {
         let (_, list) = head.split_once('(')?;
         list.split_once(')').map(|(list, _)| list)
     });
-    head.into_iter().flat_map(|list| list.split(',')).filter_map(|one| tokens(one.split('[').next()?).last())
+    list.into_iter().flat_map(|list| list.split(',')).filter_map(|one| tokens(one.split('[').next()?).last())
 }
 
 /// How many parameters the kernel of this name declares in a text; 0 where it is not there.
 pub(super) fn parameters_of(ptx: &str, name: &str) -> usize {
-    let text = without_comments(ptx);
-    let head = statements(&text).into_iter().find(|statement| kernel(statement.text) == Some(name));
-    head.map_or(0, |head| parameters(head.text).count())
+    let Ok(text) = Text::of(ptx) else { return 0 };
+    text.statements()
+        .iter()
+        .find(|statement| kernel(statement) == Some(name))
+        .map_or(0, |head| parameters(head).count())
 }
 
 /// What an instruction is: a name with its kinds, where it puts its result, and all else it names.
@@ -256,17 +212,15 @@ fn only_read(known: &BTreeMap<&str, Space>, statements: &[Statement<'_>]) -> Res
                 .find_map(|space| declared(statement.text, space))
                 .filter(|name| known.contains_key(name))
             {
-                // Its own name and, in what it is filled with, another one's or its own again. Where assembler declares it first of
-                // all in a kernel, that kernel's head stands before it, and no variable is filled with a parameter.
-                let filling = |token: &&str| known.get(token).is_some_and(|space| *space != Space::Parameter);
-                let named: Vec<&str> = tokens(statement.text).filter(filling).collect();
+                // Its own name and, in what it is filled with, another one's or its own again.
+                let named: Vec<&str> = tokens(statement.text).filter(|token| known.contains_key(token)).collect();
                 if named.len() > 1 {
                     let other = named.iter().find(|other| **other != name).copied().unwrap_or(name);
                     return Err(known[other].refusal(other));
                 }
                 continue;
             }
-            if kernel(statement.text).is_some() {
+            if statement.head.is_some() {
                 continue;
             }
             let instruction = Instruction::of(statement.text);
@@ -282,7 +236,7 @@ fn only_read(known: &BTreeMap<&str, Space>, statements: &[Statement<'_>]) -> Res
             };
             let arithmetic = ARITHMETIC.contains(&instruction.kind());
             match whose(instruction.sources) {
-                _ if known[name].takes(instruction.operation) => {}
+                _ if known[name].takes(instruction.operation, tokens(statement.text).any(|token| token == name)) => {}
                 // What a register held is gone.
                 None if arithmetic && !from_anywhere => {}
                 Some(name)
@@ -323,7 +277,7 @@ mod tests {
 
     const TABLE: &str = ".version 9.0\n.target sm_90a\n\
         .global .align 4 .b8 table[8] = {0, 0, 128, 63, 0, 0, 0, 64};\n\
-        .visible .entry k(\n.param .u64 k_param_0\n)\n{\n.reg .b64 %rd<8>;\n\
+        .visible .entry k(\n.param .u64 k_param_0\n)\n{\n.reg .pred %p<9>; .reg .b32 %r<10>; .reg .f32 %f<9>; .reg .b64 %rd<10>;\n\
         mov.u64 \t%rd5, table;\nadd.s64 \t%rd7, %rd5, %rd6;\n$L__BB0_1:\n@%p1 ld.global.nc.f32 \t%f1, [%rd7];\n\
         st.global.f32 \t[%rd4], %f1;\nret;\n}\n";
 
@@ -357,14 +311,14 @@ mod tests {
             ("st.global.f32 \t[%rd4], %f1", "red.global.add.u32 [%rd5], 1"),
             ("st.global.f32 \t[%rd4], %f1", "mov.b64 {%r1, %r2}, %rd7"),
             ("st.global.f32 \t[%rd4], %f1", "setp.eq.u64 %p2, %rd7, 5"),
-            ("st.global.f32 \t[%rd4], %f1", "{ // asm\n st.param.b64 [param0+0], %rd5"),
+            ("st.global.f32 \t[%rd4], %f1", "{ // asm\n .param .b64 param0; st.param.b64 [param0+0], %rd5"),
             ("st.global.f32 \t[%rd4], %f1", "mov.u64 %rd1, %rd7; L: st.u32 [%rd1], 4"),
             (".version", ".global .u64 p = generic(table); .version"),
         ] {
             let error = check(&TABLE.replace(from, to)).unwrap_err();
             assert!(error.contains("outlives a launch (`table`)"), "{to}: {error}");
         }
-        let plain = ".global .align 4 .u32 counter;\n.visible .entry k()\n{\n.reg .b32 %r<2>;\n\
+        let plain = ".global .align 4 .u32 counter;\n.visible .entry k()\n{\n.reg .pred %p<9>; .reg .b32 %r<10>; .reg .f32 %f<9>; .reg .b64 %rd<10>;\n\
             atom.global.add.u32 \t%r1, [counter], 1;\nret;\n}";
         assert!(check(plain).unwrap_err().contains("`counter`"));
         check(&plain.replace("atom.global.add.u32 \t%r1, [counter], 1;", "")).unwrap();
@@ -410,8 +364,44 @@ mod tests {
 
     #[test]
     fn registers_belong_to_their_function() {
-        let other = ".visible .entry other()\n{\n.reg .b64 %rd<8>;\nst.global.f32 [%rd7], %f1;\nret;\n}";
+        let other = ".visible .entry other()\n{\n.reg .pred %p<9>; .reg .b32 %r<10>; .reg .f32 %f<9>; .reg .b64 %rd<10>;\nst.global.f32 [%rd7], %f1;\nret;\n}";
         check(&format!("{TABLE}{other}")).unwrap();
+    }
+
+    #[test]
+    fn several_variables_in_one_declaration_are_refused() {
+        for declaration in [".global .u32 other, kept", ".global .u32 kept<2>", ".const .u32 a = 5, b"] {
+            let error = check(&TABLE.replace("ret", &format!("{declaration}; red.global.add.u32 [kept], 1; ret")));
+            assert!(error.unwrap_err().contains("declared at once"), "{declaration}");
+        }
+    }
+
+    #[test]
+    fn a_variable_is_known_behind_a_label_a_predicate_or_a_string_that_looks_like_a_function() {
+        let written = "red.global.add.u32 [%rd5], 1; ret";
+        for before in
+            ["entry: ", ".reg .pred func; @func ", ".pragma \"nounroll\"; entry: entr: ", "/* .entry x() { */"]
+        {
+            let error = check(&TABLE.replace("ret", &format!("{before}{written}"))).unwrap_err();
+            assert!(error.contains("outlives a launch (`table`)"), "{before}: {error}");
+        }
+        let string = TABLE.replace("ret", &format!(".pragma \"entry\"; {written}"));
+        assert!(check(&string).unwrap_err().contains("a string in assembler"));
+        // What stands behind a comment within a string is code.
+        let hidden = TABLE.replace("ret", ".pragma \"//\"; mov.u64 %rd1, %globaltimer; ret");
+        assert!(check(&hidden).unwrap_err().contains("a string in assembler"));
+    }
+
+    #[test]
+    fn a_parameter_is_only_read_by_its_name() {
+        for (load, part) in [
+            ("mov.b64 %rd1, k_param_0; ld.param.u64 %rd2, [%rd1]", "read parameters by their names"),
+            ("mov.b64 %rd1, k_param_0; cvta.param.u64 %rd2, %rd1; ld.u64 %rd3, [%rd2+-480]", "parameter (`k_param_0`)"),
+            ("ld.param.u64 %rd2, [k_param_0+8]", "beside the parameter `k_param_0`, which has 8 bytes"),
+        ] {
+            let error = check(&TABLE.replace("ret", &format!("{load}; ret"))).unwrap_err();
+            assert!(error.contains(part), "{load}: {error}");
+        }
     }
 
     #[test]
@@ -427,10 +417,10 @@ mod tests {
             "%gridid",
             "%envreg3",
         ] {
-            let ptx = format!(".visible .entry k()\n{{\n// begin inline asm\nmov.u64 %rd1, {register};\n}}");
-            assert!(check(&ptx).is_err(), "{register}");
+            assert!(check(&TABLE.replace("ret", &format!("mov.u64 %rd1, {register}; ret"))).is_err(), "{register}");
         }
-        check("mov.u32 %r1, %clockwise; mov.u32 %r2, %smid; mov.u32 %pmx, %tid.x; // %clock\n/* %globaltimer */")
-            .unwrap();
+        let alike = ".reg .b32 %clockwise, %pmx; mov.u32 %r1, %clockwise; mov.u32 %r2, %smid; mov.u32 %pmx, %tid.x; // %clock\n\
+            /* %globaltimer */ ret";
+        check(&TABLE.replace("ret", alike)).unwrap();
     }
 }

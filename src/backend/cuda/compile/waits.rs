@@ -2,7 +2,8 @@
 //!
 //! A wait that stands behind a condition may never come. So all ways through a kernel are looked at, and a condition that
 //! depends on nothing but a thread's number is taken for what it is: some threads go one way, the others another, and those that
-//! meet them at a barrier afterwards have waited too.
+//! meet them at a barrier afterwards have waited too. A number in a cluster tells blocks apart, whom only a barrier of the cluster
+//! (or one in shared memory, which may be another block's) makes meet.
 
 use super::facts::{Condition, Facts, Origin};
 use super::flow::{Graph, Node};
@@ -13,11 +14,11 @@ pub(super) fn early<'a>(graph: &Graph<'_, 'a>, facts: &Facts<'a>) -> Option<Orig
     let waits: Vec<usize> = (0..graph.nodes.len()).filter(|at| waits(&graph.nodes[*at])).collect();
     // Whoever never waits is not asked which way.
     waits.first()?;
-    let in_time = ways.sure(&[Condition::Threads, Condition::Numbers], false);
+    let in_time = ways.sure(&[Condition::Threads, Condition::Cluster, Condition::Numbers], false);
     if !in_time.first().copied().unwrap_or(false) {
         return None;
     }
-    Some(ways.used(&ways.sure(&[Condition::Threads], true)))
+    Some(ways.used(&ways.sure(&[Condition::Threads, Condition::Cluster], true)))
 }
 
 /// Whether an instruction waits.
@@ -26,16 +27,48 @@ fn waits(node: &Node<'_, '_>) -> bool {
 }
 
 /// Whether all threads of a block meet there.
-fn is_meeting(node: &Node<'_, '_>) -> bool {
+pub(super) fn is_meeting(node: &Node<'_, '_>) -> bool {
     let instruction = &node.step.instruction;
     matches!(instruction.kind(), "bar" | "barrier") && !instruction.has("arrive") && !instruction.has("warp")
 }
 
 /// Whether a thread is past it only once another one came to it or to something like it.
-fn follows(node: &Node<'_, '_>) -> bool {
+pub(super) fn follows(node: &Node<'_, '_>) -> bool {
     let instruction = &node.step.instruction;
-    let try_wait = instruction.kind() == "mbarrier" && (instruction.has("try_wait") || instruction.has("test_wait"));
-    is_meeting(node) || try_wait || (instruction.kind() == "bar" && instruction.has("warp") && instruction.has("sync"))
+    is_meeting(node)
+        || watches(node)
+        || (instruction.kind() == "bar" && instruction.has("warp") && instruction.has("sync"))
+}
+
+/// The same of threads of another block of the cluster.
+fn follows_others(node: &Node<'_, '_>) -> bool {
+    watches(node) || is_meeting(node) && node.step.instruction.has("cluster")
+}
+
+/// Whether it waits for a barrier in shared memory, which threads of other blocks may come to as well.
+fn watches(node: &Node<'_, '_>) -> bool {
+    let instruction = &node.step.instruction;
+    instruction.kind() == "mbarrier" && (instruction.has("try_wait") || instruction.has("test_wait"))
+}
+
+/// Who waits while a thread has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Others {
+    Nobody,
+    /// Threads of its block.
+    InBlock,
+    /// Threads of its block, or of another one of the cluster.
+    InCluster,
+}
+
+impl Others {
+    fn told_by(condition: Option<Condition>) -> Self {
+        match condition {
+            Some(Condition::Threads) => Self::InBlock,
+            Some(Condition::Cluster) => Self::InCluster,
+            _ => Self::Nobody,
+        }
+    }
 }
 
 struct Ways<'g, 'f, 'a> {
@@ -93,29 +126,33 @@ impl Ways<'_, '_, '_> {
     /// What is used before a wait, where `sure` says from which nodes on one comes in some thread of the block.
     fn used(&self, sure: &[bool]) -> Origin {
         let nodes = &self.graph.nodes;
-        // By node: reached without a wait, and the same while other threads of the block wait.
-        let mut seen = vec![[false; 2]; nodes.len()];
-        let mut left = vec![(0, false)];
+        // By node: reached without a wait, and the same while others wait.
+        let mut seen = vec![[false; 3]; nodes.len()];
+        let mut left = vec![(0, Others::Nobody)];
         let mut used = Origin::default();
         while let Some((at, others)) = left.pop() {
-            if std::mem::replace(&mut seen[at][usize::from(others)], true) {
+            if std::mem::replace(&mut seen[at][others as usize], true) {
                 continue;
             }
             let node = &nodes[at];
-            let threads = self.condition(at) == Some(Condition::Threads);
+            let told = Others::told_by(self.condition(at));
             let mut others_wait = others;
             if waits(node) {
                 match node.step.guard {
                     None => continue,
-                    Some(_) => others_wait |= threads,
+                    Some(_) => others_wait = others_wait.max(told),
                 }
             }
-            if others && follows(node) {
-                continue;
+            match others {
+                Others::InBlock if follows(node) => continue,
+                Others::InCluster if follows_others(node) => continue,
+                _ => {}
             }
             let instruction = &node.step.instruction;
             used = used | self.facts.loaded(node.copy, instruction) | self.facts.stored(node.copy, instruction);
-            others_wait |= threads && node.next.len() > 1 && node.next.iter().any(|next| sure[*next]);
+            if node.next.len() > 1 && node.next.iter().any(|next| sure[*next]) {
+                others_wait = others_wait.max(told);
+            }
             left.extend(node.next.iter().map(|next| (*next, others_wait)));
         }
         used
@@ -128,7 +165,7 @@ mod tests {
     use super::super::ptx;
 
     const DEPENDENT: &str = ".visible .entry k(\n.param .u64 k_param_0,\n.param .u64 k_param_1,\n.param .u32 k_param_2\n)\n{\n\
-        .reg .b64 %rd<8>;\nld.param.u64 %rd1, [k_param_0];\nld.param.u64 %rd2, [k_param_1];\nld.param.u32 %r2, [k_param_2];\n\
+        .reg .pred %p<9>; .reg .b32 %r<10>; .reg .f32 %f<9>; .reg .b64 %rd<10>;\nld.param.u64 %rd1, [k_param_0];\nld.param.u64 %rd2, [k_param_1];\nld.param.u32 %r2, [k_param_2];\n\
         mov.u32 %r1, %tid.x;\nshr.u32 %r3, %r1, 5;\nsetp.ne.s32 %p1, %r3, 0;\nsetp.ge.s32 %p2, %r2, 0;\n\
         WAIT;\nld.global.f32 %f1, [%rd1];\nst.global.f32 [%rd2], %f1;\nret;\n}";
 
@@ -171,7 +208,7 @@ mod tests {
         let wait = ".func pause()\n{\ngriddepcontrol.wait;\nret;\n}\n";
         let text = DEPENDENT.replace("WAIT", "call.uni pause");
         assert!(ptx::check(&format!("{wait}{text}")).unwrap().waiting["k"].is_empty());
-        let sometimes = wait.replace("griddepcontrol.wait", "@%p1 ret;\ngriddepcontrol.wait");
+        let sometimes = wait.replace("griddepcontrol.wait", ".reg .pred %p<2>;\n@%p1 ret;\ngriddepcontrol.wait");
         assert!(!ptx::check(&format!("{sometimes}{text}")).unwrap().waiting.contains_key("k"));
         let pointer =
             format!("{wait}.func other()\n{{\nret;\n}}\n{}", DEPENDENT.replace("WAIT", "call %rd7, (), prototype_0"));
@@ -184,5 +221,23 @@ mod tests {
         let text = format!("{spin}\n@%p2 bra $E;\ngriddepcontrol.wait;\n$E: {spin}");
         assert_eq!(used(&text), None);
         assert_eq!(used(&format!("{spin}\ngriddepcontrol.wait;\n{spin}")), Some(vec![]));
+    }
+
+    #[test]
+    fn a_block_of_a_cluster_waits_for_others_that_a_barrier_of_the_cluster_holds() {
+        let rank = "mov.u32 %r4, %cluster_ctarank;\nsetp.ne.u32 %p3, %r4, 0;\n@%p3 bra $A;\ngriddepcontrol.wait;\n$A:";
+        assert_eq!(used(&format!("{rank} bar.sync 0")), Some(vec![0, 1]));
+        assert_eq!(used(&format!("{rank} barrier.cluster.arrive;\nbarrier.cluster.wait")), Some(vec![]));
+        assert_eq!(used(&format!("{rank} mbarrier.try_wait.b64 %p4, [%r9], 0")), Some(vec![]));
+        assert_eq!(
+            used("setp.ne.u32 %p3, %r4, %cluster_ctarank;\n@!%p3 griddepcontrol.wait;\nbar.sync 0"),
+            Some(vec![0, 1])
+        );
+    }
+
+    #[test]
+    fn a_wait_in_a_string_is_none_and_one_behind_a_line_number_is() {
+        assert!(ptx::check(&DEPENDENT.replace("WAIT", ".pragma \";griddepcontrol.wait;\"")).is_err());
+        assert_eq!(used(".loc 1 2 3\ngriddepcontrol .wait"), Some(vec![]));
     }
 }

@@ -1,0 +1,32 @@
+/*---
+# expect: error
+# why: counts launches in device memory; a predicate named `entry` begins a function for the reader
+op = "rmsnorm"
+dtypes = ["f16", "bf16", "f32"]
+arch = ["sm_80+"]
+[[launch]]
+kernel = "rms"
+grid   = ["rows"]
+block  = ["256"]
+args   = ["x", "weight", "y", "rows", "cols", "eps"]
+---*/
+__device__ unsigned kept;
+extern "C" __global__ void rms(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y, long long rows, long long cols, float eps) {
+    __shared__ float of_warp[8];
+    const long long row = blockIdx.x;
+    unsigned launches = 0;
+    if (blockIdx.x == 0) {
+        asm volatile("{.reg .pred entry; setp.eq.u32 entry, %1, 0;\n\t@entry red.add.u32 [%0], 1;}" ::"l"(&kept), "r"(threadIdx.x) : "memory");
+        asm volatile("{.reg .pred func; setp.ne.u32 func, %2, 4096;\n\t@func ld.u32 %0, [%1];}" : "+r"(launches) : "l"(&kept), "r"(threadIdx.x) : "memory");
+    }
+    if (launches > 4000000u) eps = 1000.0f;
+    float s = 0;
+    for (long long i = threadIdx.x; i < cols; i += 256) { const float v = ws_load(x[row * cols + i]); s = fmaf(v, v, s); }
+    for (int k = 16; k; k /= 2) s += __shfl_xor_sync(~0u, s, k);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = s;
+    __syncthreads();
+    s = 0;
+    for (int k = 0; k < 8; k++) s += of_warp[k];
+    const float f = 1.0f / sqrtf(s / (float)cols + eps);
+    for (long long i = threadIdx.x; i < cols; i += 256) y[row * cols + i] = ws_store(ws_load(x[row * cols + i]) * f * ws_load(weight[i]));
+}
