@@ -68,6 +68,8 @@ defences! {
     Threads = "threads",
     /// It asks the same many times.
     Repeats = "repeats",
+    /// It asks again with other inputs in buffers that hold the results of a launch.
+    UsedBuffers = "used-buffers",
     /// It asks about hostile inputs in the middle of a row of launches.
     InARow = "in-a-row",
     /// It asks about many drawn shapes.
@@ -132,10 +134,13 @@ pub const fn weakened() -> Option<&'static str> {
     }
 }
 
-/// Who read a kernel before it was compiled: what was read by another version, or with a defence left out, is read again.
+/// Which readers these are: one more whenever they refuse what they accepted before.
+const READERS: u32 = 2;
+
+/// Who read a kernel before it was compiled: what was read by other readers, or with a defence left out, is read again.
 pub fn readers() -> String {
     let left_out = weakened().and_then(|_| std::env::var(WITHOUT).ok());
-    [env!("CARGO_PKG_VERSION"), left_out.as_deref().unwrap_or_default()].join(" ")
+    format!("{}.{READERS} {}", env!("CARGO_PKG_VERSION"), left_out.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

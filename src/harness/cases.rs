@@ -121,11 +121,10 @@ impl Plan<'_> {
 
     /// Floating-point arguments are drawn where inputs are ordinary; smallest cases have the operation's own.
     fn setting(&self, stage: Stage, input: Option<&str>) -> u32 {
-        let others = self.op.other_settings();
         if input.is_some() || stage == Stage::Smoke || !Defence::OtherArguments.stands() {
             return 0;
         }
-        Stream::new(self.seed, "setting").below(self.cases.len() as u64, u64::from(others) + 1) as u32
+        self.op.drawn_setting(Stream::new(self.seed, "setting").bits(self.cases.len() as u64))
     }
 
     fn add_shrunk(

@@ -32,6 +32,7 @@ mod timing;
 mod topic;
 mod turns;
 mod undisturbed;
+mod unlisted;
 mod unslowed;
 mod watched;
 

@@ -3,12 +3,14 @@
 //! The stages ask each thing by itself, at sizes that a machine judges in a fraction of a second. Here several meet: hostile
 //! inputs at full sizes, at two and three large ones at once and beyond the timed ones, in an order that nobody can foresee.
 
+use std::collections::BTreeSet;
+
 use crate::backend::{CaseLimits, Conditions, Placing};
 use crate::defence::Defence;
 use crate::op::{Adversarial, Case, Dtype, OpError, Operation, Role, Shape, TargetShape};
 use crate::rng::Stream;
 
-use super::cases::{can_be_drawn, flags, is_size, leeway, with_flags_of};
+use super::cases::{can_be_drawn, flags, leeway, with_flags_of};
 use super::topic::Topic;
 
 /// One question: a case, and how it is put.
@@ -34,21 +36,14 @@ const DRAWN: u64 = 400;
 /// Elements that 32-bit indices do not reach.
 pub(super) const HUGE: u64 = 1 << 31;
 
-/// Questions about each size far beyond the listed ones.
-const FAR_EACH: u64 = 6;
-
-/// How many times the largest listed value a size may be that is far beyond them, at the most.
-const FAR: f64 = 16.0;
-
-/// How many times its bounds what is lost in sums may be there: a plain sum of 200000 positive terms in single precision loses three
-/// digits more than the bounds allow, which were measured at other lengths. Rounding to 16 bits is what it is elsewhere.
-const FAR_SUMS: f64 = 64.0;
-
-/// How many times all of its bounds an error may be there, as of rows that are looked at in part.
-const FAR_LEEWAY: f64 = 2.0;
-
 /// Sizes beside one that is round, at the most: such a case is small and soon asked.
 const ROUND_BESIDE: i64 = 70;
+
+/// Values of floating-point arguments that are drawn beside the listed ones.
+const DRAWN_ARGUMENTS: u64 = 24;
+
+/// Threads that a kernel is asked with, at the most.
+const MOST_THREADS: usize = 64;
 
 /// Launches of a kernel on the same input.
 const LAUNCHES: u32 = 24;
@@ -80,6 +75,7 @@ pub(super) fn questions(
         plan.drawn(Topic::LongerSizes)?,
         plan.fences()?,
         plan.arguments()?,
+        plan.any_sizes()?,
         plan.far()?,
         plan.drawn(Topic::DrawnShapes)?,
         plan.drawn(Topic::RoundSizes)?,
@@ -112,19 +108,19 @@ pub(super) fn whole(op: &Operation, case: &Case, limits: &CaseLimits) -> Result<
 }
 
 /// Fenced where that is what was drawn.
-fn fenced_if(drawn: bool) -> Placing {
+pub(super) fn fenced_if(drawn: bool) -> Placing {
     if drawn && Defence::Fences.stands() { Placing::Fenced } else { Placing::Packed }
 }
 
-struct Plan<'a> {
-    op: &'a Operation,
-    target: &'a [TargetShape],
+pub(super) struct Plan<'a> {
+    pub(super) op: &'a Operation,
+    pub(super) target: &'a [TargetShape],
     /// Those that the kernel serves.
-    dtypes: &'a [Dtype],
-    limits: &'a CaseLimits,
+    pub(super) dtypes: &'a [Dtype],
+    pub(super) limits: &'a CaseLimits,
     /// Memory that is free for a case.
     free_bytes: u64,
-    seed: u64,
+    pub(super) seed: u64,
 }
 
 impl Plan<'_> {
@@ -155,7 +151,7 @@ impl Plan<'_> {
 
     /// A shape with flags for an adversarial input, and a setting of the floating-point arguments: those at hand, which are the timed or
     /// drawn ones, in one case of four drawn ones, in another one those that the input was made for.
-    fn manner(
+    pub(super) fn manner(
         &self,
         shape: &Shape,
         hostile: &Adversarial,
@@ -171,8 +167,8 @@ impl Plan<'_> {
             _ => shape.clone(),
         };
         let defined = op.complete(&wanted).is_ok() && op.is_defined(hostile, &wanted)?;
-        let others = if Defence::OtherArguments.stands() { op.other_settings() as usize } else { 0 };
-        let setting = if pick(64, 2) == 0 { 0 } else { pick(65, others + 1) as u32 };
+        let others = Defence::OtherArguments.stands() && pick(64, 2) > 0;
+        let setting = if others { op.drawn_setting(pick(65, 1 << 31) as u64) } else { 0 };
         Ok((if defined { wanted } else { made_for }, setting))
     }
 
@@ -254,7 +250,7 @@ impl Plan<'_> {
     }
 
     /// An adversarial input at a shape, flags included, where it comes in this dtype and has a defined result.
-    fn hostile(
+    pub(super) fn hostile(
         &self,
         topic: Topic,
         shape: &Shape,
@@ -290,12 +286,15 @@ impl Plan<'_> {
         Ok(timed.chain(all).collect())
     }
 
-    /// The other values of floating-point arguments at the timed shapes and at the smallest.
+    /// Other values of floating-point arguments at the timed shapes and at the smallest: all that are listed, and some that are drawn.
     fn arguments(&self) -> Result<Vec<Question>, OpError> {
-        let others = self.op.other_settings();
+        let stream = Stream::new(self.seed, "drawn arguments");
+        let drawn = (0..DRAWN_ARGUMENTS).map(|number| self.op.drawn_setting(stream.bits(number)));
+        let settings: BTreeSet<u32> =
+            (1..=self.op.other_settings()).chain(drawn).filter(|setting| *setting > 0).collect();
         let smoke = self.op.complete(&self.op.smoke)?;
         let mut all = Vec::new();
-        for setting in 1..=others {
+        for setting in settings {
             for wanted in self.target {
                 let question = self.timed(Topic::Arguments, wanted);
                 all.push(Question { case: Case { setting, ..question.case.clone() }, ..question });
@@ -307,19 +306,27 @@ impl Plan<'_> {
         Ok(self.shuffled(all, Topic::Arguments))
     }
 
-    /// One thread, an odd number, more than there are cores.
+    /// One thread, an odd number, more than there are cores, each at a drawn shape and in turn at a timed one: a kernel may share its work
+    /// in another way there.
     fn threads(&self) -> Result<Vec<Question>, OpError> {
         if !self.limits.threads_vary {
             return Ok(Vec::new());
         }
-        let random = self.op.random_shape(self.seed)?;
-        let numbers = [1, 3, 2, 5, 8].into_iter();
-        let question = |threads| {
-            let case = Case { shape: random.clone(), dtype: Dtype::F32, input: None, setting: 0 };
-            let question = self.plain(Topic::Threads, case);
+        let stream = Stream::new(self.seed, Topic::Threads.name());
+        let question = |threads, shape, dtype| {
+            let question = self.plain(Topic::Threads, Case { shape, dtype, input: None, setting: 0 });
             Question { conditions: Conditions { threads: Some(threads), ..question.conditions }, ..question }
         };
-        Ok(numbers.map(question).collect())
+        let mut all = Vec::new();
+        for (turn, number) in (0..).zip([1, 3, 2, 5, 8, 0, 0]) {
+            let pick = |what: u64, count: usize| stream.below(turn << 8 | what, count as u64) as usize;
+            let threads = if number > 0 { number } else { 9 + pick(0, MOST_THREADS - 8) };
+            let wanted = &self.target[pick(1, self.target.len())];
+            all.push(question(threads, wanted.shape.clone(), wanted.dtype));
+            let drawn = self.op.random_shape(stream.bits(turn << 8 | 2))?;
+            all.push(question(threads, drawn, self.dtypes[pick(3, self.dtypes.len())]));
+        }
+        Ok(all)
     }
 
     /// The largest timed shape many times, and what follows it in size.
@@ -386,67 +393,6 @@ impl Plan<'_> {
         sizes.collect::<Result<Vec<_>, _>>().map(|sizes| sizes.into_iter().max().unwrap_or(0))
     }
 
-    /// One size at a time far beyond every listed one, at the smallest of the others: the way that no listed size takes.
-    fn far(&self) -> Result<Vec<Question>, OpError> {
-        let (op, limits) = (self.op, self.limits);
-        let stream = Stream::new(self.seed, Topic::FarSizes.name());
-        let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
-        let mut all = Vec::new();
-        let sizes = op.symbols.iter().filter(|symbol| is_size(op, symbol) && flags(op).all(|flag| flag != **symbol));
-        for (number, symbol) in sizes.enumerate() {
-            let listed = self.largest_listed(symbol);
-            // Where the others are smallest this one can be largest.
-            let elements = |shape: &&Shape| {
-                let grown = op.complete(&(*shape).clone().with(symbol, listed as i64));
-                grown.and_then(|shape| op.all_elements(&shape)).unwrap_or(u64::MAX)
-            };
-            let thinnest = op.edges.iter().chain(&op.sweep).min_by_key(elements).unwrap_or(&op.smoke);
-            for turn in 0..FAR_EACH {
-                let pick = |what: u64, count: u64| stream.below((number as u64) << 16 | turn << 8 | what, count);
-                // Evenly on a scale of factors: a little more is another way through a kernel as well.
-                let factor = FAR.powf((1 + pick(0, 32)) as f64 / 32.0);
-                let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
-                let base = if turn % 2 == 0 { &op.smoke } else { thinnest };
-                let at = |size: u64| op.complete(&base.clone().with(symbol, size as i64));
-                let small = |shape: &Shape| -> Result<bool, OpError> {
-                    Ok(op.all_elements(shape)? <= limits.elements && op.macs(shape)? <= limits.macs)
-                };
-                while size > listed && !at(size).is_ok_and(|shape| small(&shape).unwrap_or(false)) {
-                    size = size / 2 + 1;
-                }
-                let Ok(shape) = at(size) else { continue };
-                if size <= listed {
-                    continue;
-                }
-                let dtype = self.dtypes[pick(2, self.dtypes.len() as u64) as usize];
-                let question = match inputs.get(pick(3, 2 * inputs.len() as u64) as usize) {
-                    Some(hostile) => {
-                        let (shape, setting) =
-                            self.manner(&shape, hostile, |what, count| pick(what, count as u64) as usize)?;
-                        self.hostile(Topic::FarSizes, &shape, dtype, hostile, setting)?
-                    }
-                    None => Some(self.plain(Topic::FarSizes, Case { shape, dtype, input: None, setting: 0 })),
-                };
-                let placing = fenced_if(pick(4, 2) == 0);
-                all.extend(question.map(|question| {
-                    let leeway = question.leeway.max(FAR_LEEWAY);
-                    Question { leeway, sums: FAR_SUMS / leeway, placing, ..question }
-                }));
-            }
-        }
-        Ok(self.shuffled(all, Topic::FarSizes))
-    }
-
-    /// The largest value of a symbol in the operation's file and the target.
-    fn largest_listed(&self, symbol: &str) -> u64 {
-        let op = self.op;
-        let files = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges).chain(&op.decode);
-        let hostile = op.adversarial.iter().map(|hostile| &hostile.shape);
-        let shapes = files.chain(hostile).chain(self.target.iter().map(|wanted| &wanted.shape));
-        let drawn = op.random.get(symbol).map(|(_, high)| *high);
-        shapes.filter_map(|shape| shape.get(symbol)).chain(drawn).max().unwrap_or(1).max(1) as u64
-    }
-
     /// Whether there is memory for it.
     fn fits(&self, shape: &Shape, dtype: Dtype) -> Result<bool, OpError> {
         let case = Case { shape: shape.clone(), dtype, input: None, setting: 0 };
@@ -465,13 +411,13 @@ impl Plan<'_> {
         self.plain(topic, case)
     }
 
-    fn plain(&self, topic: Topic, case: Case) -> Question {
+    pub(super) fn plain(&self, topic: Topic, case: Case) -> Question {
         let conditions = Conditions { dirty: true, ..Conditions::default() };
         let placing = Placing::Packed;
         Question { topic, case, placing, conditions, before: Vec::new(), launches: 1, leeway: 1.0, sums: 1.0 }
     }
 
-    fn shuffled(&self, all: Vec<Question>, topic: Topic) -> Vec<Question> {
+    pub(super) fn shuffled(&self, all: Vec<Question>, topic: Topic) -> Vec<Question> {
         let order = Stream::new(self.seed, topic.name()).permutation(all.len());
         order.into_iter().map(|place| all[place].clone()).collect()
     }

@@ -90,7 +90,7 @@ fn hostile_inputs_come_with_flags_and_arguments_that_they_were_not_made_for() {
         .filter(|question| question.case.input.as_deref() == Some("tiny_rows"))
         .map(|question| question.case.setting)
         .collect();
-    assert_eq!(settings.len(), 4);
+    assert!((0..4).all(|listed| settings.contains(&listed)), "{settings:?}");
 }
 
 #[test]
@@ -101,6 +101,41 @@ fn each_size_comes_far_beyond_all_that_is_listed() {
     assert!(shapes.iter().any(|shape| shape.get("cols") > Some(100_000)), "{shapes:?}");
     assert!(shapes.iter().any(|shape| shape.get("rows") > Some(65_536)), "{shapes:?}");
     assert!(shapes.iter().all(|shape| op.all_elements(shape).unwrap() <= limits().elements));
+}
+
+#[test]
+fn each_size_meets_sizes_of_the_others_that_no_listed_shape_has_with_it() {
+    let (op, asked) = of("flash_attention", 1 << 38, 5);
+    let mixed: Vec<_> = asked.iter().filter(|question| question.topic == Topic::AnySizes).take(300).collect();
+    assert!(mixed.len() == 300, "{}", mixed.len());
+    let sizes = |shape: &Shape| {
+        ["B", "H", "H_kv", "S_q", "S_kv", "D", "causal", "bshd"].map(|symbol| shape.get(symbol).unwrap())
+    };
+    let shapes: Vec<[i64; 8]> = mixed.iter().map(|question| sizes(&question.case.shape)).collect();
+    let any = |holds: fn(&[i64; 8]) -> bool| shapes.iter().filter(|shape| holds(shape)).count();
+    let counts = [
+        any(|[_, _, _, s_q, s_kv, d, causal, _]| *d == 64 && (2..16).contains(s_q) && s_kv > s_q && *causal == 1),
+        any(|[_, h, h_kv, ..]| h / h_kv > 5),
+        any(|[.., d, _, _]| (65..128).contains(d) && *d != 80),
+        any(|[b, h, ..]| b * h > 64),
+        any(|[.., d, _, bshd]| *bshd == 1 && *d > 128),
+    ];
+    assert!(counts.iter().all(|count| *count >= 2), "{counts:?}");
+    for question in mixed {
+        assert!(op.all_elements(&question.case.shape).unwrap() <= limits().elements);
+    }
+}
+
+#[test]
+fn floating_point_arguments_are_asked_about_that_nobody_listed() {
+    for name in ["rmsnorm", "layernorm", "flash_attention"] {
+        let (op, asked) = of(name, 1 << 38, 6);
+        let drawn = asked.iter().take(200).filter(|question| question.case.setting > op.other_settings());
+        let values: Vec<f32> = drawn.map(|question| op.scalars_of(&question.case).unwrap()[0]).collect();
+        let different: BTreeSet<u32> = values.iter().map(|value| value.to_bits()).collect();
+        assert!(different.len() >= 10, "{name}: {values:?}");
+        assert!(values.iter().all(|value| (0.9e-9..1.6).contains(value)), "{name}: {values:?}");
+    }
 }
 
 #[test]

@@ -75,18 +75,20 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Bytes of the quoted text that `text` begins with, both quotes included.
+/// Bytes of the quoted text that `text` begins with, both quotes included; of a quote that its line does not close, the quote alone: what
+/// a preprocessor leaves out may hold such a one, and what follows it is code.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
         match c {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
+            '\n' => return quote.len_utf8(),
             _ if c == quote => return at + c.len_utf8(),
             _ => {}
         }
     }
-    text.len()
+    quote.len_utf8()
 }
 
 #[cfg(test)]
@@ -108,6 +110,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_quote_that_is_never_closed_hides_no_code() {
+        let code = "int a = 1; int b = 2; int c = 3;\n".repeat(20);
+        let hidden = format!("#if 0\n'\n#endif\n{code}#if 0\n'\n#endif\n");
+        assert!(count_tokens(&hidden) > count_tokens(&code));
+        assert_eq!(count_tokens("char c = '\\n', *s = \"a b \\\" c\";"), 10);
+    }
+
     const LONG: &str =
         "/*---\nop = \"x\"\n---*/\nvoid f(float *y) { y[0] = 1.0f + 2.0f; y[1] = 2.0f + 1.0f; y[2] = 3; }";
 
@@ -123,7 +133,7 @@ mod tests {
     fn a_string_is_one_token_whatever_stands_in_it() {
         assert_eq!(count_tokens(r#"f("/* no comment \" // ")"#), 4);
         assert_eq!(count_tokens("'\\'' + 'x'"), 3);
-        assert_eq!(count_tokens("\"never closed"), 1);
+        assert_eq!(count_tokens("\"never closed"), 3);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) enum Topic {
     DrawnShapes,
     /// Small shapes of which a size is an odd multiple of 128 or 256.
     RoundSizes,
+    /// Each size for itself one that is timed, one that is listed, or any.
+    AnySizes,
     /// One size far beyond all that the operation lists.
     FarSizes,
     /// Tensors of more than 2^31 elements.
@@ -45,6 +47,7 @@ impl Topic {
             Self::InARow => "launches in a row",
             Self::DrawnShapes => "drawn shapes",
             Self::RoundSizes => "round sizes",
+            Self::AnySizes => "sizes of any mixture",
             Self::FarSizes => "sizes far beyond the listed ones",
             Self::HugeTensors => "tensors beyond 2^31 elements",
         }
@@ -53,7 +56,7 @@ impl Topic {
     /// Its questions that are asked before the next topic's: small cases are soon answered, and one alone seldom meets anything.
     pub(super) const fn at_once(self) -> usize {
         match self {
-            Self::RoundSizes => 6,
+            Self::RoundSizes | Self::AnySizes => 6,
             Self::InARow => 2,
             _ => 1,
         }
@@ -70,7 +73,7 @@ impl Topic {
             Self::Threads => Defence::Threads,
             Self::Repeats => Defence::Repeats,
             Self::InARow => Defence::InARow,
-            Self::DrawnShapes | Self::RoundSizes => Defence::DrawnShapes,
+            Self::DrawnShapes | Self::RoundSizes | Self::AnySizes => Defence::DrawnShapes,
             Self::FarSizes => Defence::FarSizes,
             Self::HugeTensors => Defence::HugeTensors,
         }

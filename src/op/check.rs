@@ -183,6 +183,17 @@ fn at_shape(op: &Operation, shape: &Shape) -> Check {
             return Err(format!("scalar `{}` is {value} at {shape}", scalar.name));
         }
     }
+    for scalar in &op.scalars {
+        let Some([low, high]) = &scalar.range else { continue };
+        let value = |end: &Expr| op.double(&format!("range of scalar `{}`", scalar.name), end, &shape).map_err(text);
+        let (low, high) = (value(low)?, value(high)?);
+        if !(low > 0.0 && low < high && high.is_finite()) {
+            return Err(format!(
+                "scalar `{}` is drawn from {low} to {high} at {shape}: both are positive, the lower one first",
+                scalar.name
+            ));
+        }
+    }
     for (dtype, loosest) in LOOSEST.into_iter().filter(|_| op.oracle == OracleKind::Header) {
         let bound = op.rms_bound(&shape, dtype).map_err(text)?;
         if !(bound > 0.0 && bound <= loosest) {

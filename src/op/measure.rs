@@ -153,12 +153,18 @@ impl Operation {
     /// # Errors
     /// An expression that fails at the case's shape.
     pub fn scalars_of(&self, case: &Case) -> Result<Vec<f32>, OpError> {
-        let value = |scalar: &Scalar| match (case.setting.checked_sub(1), &scalar.others[..]) {
-            (Some(number), others) if !others.is_empty() => others[number as usize % others.len()].clone(),
-            _ => scalar.value.clone(),
+        let value = |scalar: &Scalar| {
+            let number = |value: &Expr| self.double(&format!("scalar {}", scalar.name), value, &case.shape);
+            match (case.setting.checked_sub(1), &scalar.others[..], &scalar.range) {
+                (Some(at), _, Some([low, high])) if at >= self.other_settings() => {
+                    let (low, high) = (number(low)?, number(high)?);
+                    Ok(low * (high / low).powf(Stream::new(u64::from(at), &scalar.name).uniform(0)))
+                }
+                (Some(at), others, _) if !others.is_empty() => number(&others[at as usize % others.len()]),
+                _ => number(&scalar.value),
+            }
         };
-        let number = |scalar: &Scalar| self.double(&format!("scalar {}", scalar.name), &value(scalar), &case.shape);
-        self.scalars.iter().map(|scalar| Ok(number(scalar)? as f32)).collect()
+        self.scalars.iter().map(|scalar| Ok(value(scalar)? as f32)).collect()
     }
 
     /// Values of the symbols, in order: the 64-bit integers a kernel receives.
@@ -268,6 +274,18 @@ impl Operation {
     #[must_use]
     pub fn other_settings(&self) -> u32 {
         self.scalars.iter().map(|scalar| scalar.others.len()).max().unwrap_or(0) as u32
+    }
+
+    /// A setting for drawn bits: the operation's own, one of the listed ones, or one whose values are drawn, each of these as often.
+    #[must_use]
+    pub fn drawn_setting(&self, bits: u64) -> u32 {
+        let listed = self.other_settings();
+        let drawn = if self.scalars.iter().any(|scalar| scalar.range.is_some()) { listed.max(1) } else { 0 };
+        let kinds = u64::from(1 + listed + drawn);
+        match (bits % kinds) as u32 {
+            known if known <= listed => known,
+            _ => listed + 1 + (bits / kinds % (1 << 20)) as u32,
+        }
     }
 
     /// The bounds of a case's input, where it has its own.

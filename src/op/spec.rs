@@ -115,6 +115,9 @@ pub struct Scalar {
     /// Other values that models use, for which a kernel must be right as well.
     #[serde(default)]
     pub others: Vec<Expr>,
+    /// Values between these two, both above zero, are drawn as well, evenly on a scale of factors: a kernel can know those that are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<[Expr; 2]>,
 }
 
 /// One tensor argument.

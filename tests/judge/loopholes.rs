@@ -231,7 +231,7 @@ const HONEST: &[(&str, Edits)] = &[
             ),
             (
                 "float eps) {",
-                "float eps) {\n    float seen[20]; ws_parallel(20, fill, seen); for (int i = 0; i < 20; i++) if (seen[i] != i) return;",
+                "float eps) {\n    float seen[14]; ws_parallel(14, fill, seen); for (int i = 0; i < 14; i++) if (seen[i] != i) return;",
             ),
         ],
     ),

@@ -233,6 +233,14 @@ const ROWS: &[Row] = &[
             &[("causal ? i + S_kv - S_q + 1", "causal ? i + (bshd && S_q > 1 ? 0 : S_kv - S_q) + 1")],
         )
     },
+    examined(
+        Defence::UsedBuffers,
+        "softmax",
+        &[(
+            "for (int64_t r = 0; r < rows; r++) {",
+            "for (int64_t r = 0; r < rows; r++) {\n        const float there = ws_load(y[r * cols]);\n        if (cols > 255 && there > 0 && there < 1) continue;",
+        )],
+    ),
     row(Defence::SystemCalls, "rmsnorm", OWN_CALL),
     row(Defence::Clocks, "rmsnorm", CLOCK),
     row(Defence::BufferPages, "rmsnorm", NOTES_BEHIND_BUFFERS),

@@ -19,6 +19,9 @@ const YIELD_EVERY: u32 = 64;
 /// A borrowed thread's stack, bytes: as much as a main thread has.
 const STACK: usize = 8 << 20;
 
+/// What of a stack is known to a kernel's author, bytes (`docs/kernel-file.md`): so much is touched, and filled with rubbish.
+const USED: usize = 512 << 10;
+
 /// A loop's body: `begin..end` and what the kernel passes along.
 pub(super) type Body = unsafe extern "C" fn(i64, i64, *mut c_void);
 
@@ -102,7 +105,7 @@ fn pin(core: Option<&usize>) {
 }
 
 unsafe extern "C" fn touch(_: i64, _: i64, _: *mut c_void) {
-    let mut stack = [0u8; 256 << 10];
+    let mut stack = [0u8; USED];
     std::hint::black_box(&mut stack);
     drop(std::hint::black_box(vec![0u8; 64]));
 }
@@ -117,7 +120,7 @@ pub(super) fn dirty_stacks() {
 
 #[inline(never)]
 unsafe extern "C" fn dirty(_: i64, _: i64, _: *mut c_void) {
-    let mut stack = [0x7fu8; 64 << 10];
+    let mut stack = [0x7fu8; USED];
     std::hint::black_box(&mut stack);
 }
 

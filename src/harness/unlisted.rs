@@ -1,0 +1,187 @@
+//! Questions about sizes that no listed shape has: whatever a file lists, a kernel can be right there alone.
+
+use crate::defence::Defence;
+use crate::op::{Adversarial, Case, OpError, Shape};
+use crate::rng::Stream;
+
+use super::cases::{flags, is_size};
+use super::questions::{Plan, Question, fenced_if};
+use super::topic::Topic;
+
+/// Questions about each size far beyond the listed ones.
+const FAR_EACH: u64 = 8;
+
+/// How many times the largest listed value a size may be that is far beyond them, at the most.
+const FAR: f64 = 16.0;
+
+/// In half of the questions a size that is listed small only reaches this: contexts of 128 K, hundreds of heads or of matrices in a batch.
+const FAR_LEAST: f64 = 200_000.0;
+
+/// How many times its bounds what is lost in sums may be there: a plain sum of 200000 positive terms in single precision loses three
+/// digits more than the bounds allow, which were measured at other lengths. Rounding to 16 bits is what it is elsewhere.
+const FAR_SUMS: f64 = 64.0;
+
+/// How many times all of its bounds an error may be there, as of rows that are looked at in part.
+const FAR_LEEWAY: f64 = 2.0;
+
+/// Questions about sizes of any mixture: more than any budget suffices for.
+const MIXED: u64 = 600;
+
+/// Draws for one of them: most are too large, or no shape of the operation.
+const TRIES: u64 = 60;
+
+/// A size reaches this there, however small it is in all listed shapes: 200 matrices in a batch, heads of 256 elements. None is smaller than
+/// those that the operation draws: heads of 4 elements and a hidden row of one are no model's, and rounding does not average out in them.
+const MIXED_LEAST: u64 = 1024;
+
+/// Elements and multiplications of such a case, at the most: there are many, and few of them meet anything.
+const MIXED_ELEMENTS: u64 = 1 << 23;
+const MIXED_MACS: u64 = 1 << 30;
+
+impl Plan<'_> {
+    /// Every size for itself one that is timed, one that is listed, or any, and every flag: what each shape of a file has or lacks together
+    /// (heads of 128 where there are few queries, five heads of queries for each of keys) tells nothing.
+    pub(super) fn any_sizes(&self) -> Result<Vec<Question>, OpError> {
+        let op = self.op;
+        let stream = Stream::new(self.seed, Topic::AnySizes.name());
+        let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
+        let files = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges).chain(&op.decode);
+        let listed: Vec<Shape> = files.map(|shape| op.complete(shape)).collect::<Result<_, _>>()?;
+        let mut all = Vec::new();
+        for turn in 0..MIXED {
+            let drawn = |tries: u64| {
+                let pick = |what: u64, count: u64| stream.below(turn << 20 | tries << 12 | what, count);
+                self.mixture(&listed, pick)
+            };
+            let Some(shape) = (0..TRIES).find_map(|tries| self.is_soon_asked(drawn(tries)).transpose()).transpose()?
+            else {
+                continue;
+            };
+            let pick = |what: u64, count: u64| stream.below(turn << 20 | 0xff << 12 | what, count);
+            let dtype = self.dtypes[pick(0, self.dtypes.len() as u64) as usize];
+            let question = match inputs.get(pick(1, 2 * inputs.len().max(1) as u64) as usize) {
+                Some(hostile) => {
+                    let (shape, setting) =
+                        self.manner(&shape, hostile, |what, count| pick(what, count as u64) as usize)?;
+                    self.hostile(Topic::AnySizes, &shape, dtype, hostile, setting)?
+                }
+                None => {
+                    let bits = pick(2, 1 << 31);
+                    let setting = if Defence::OtherArguments.stands() { op.drawn_setting(bits) } else { 0 };
+                    Some(self.plain(Topic::AnySizes, Case { shape, dtype, input: None, setting }))
+                }
+            };
+            let placing = fenced_if(pick(3, 2) == 0);
+            // Bounds were measured at listed shapes.
+            all.extend(question.map(|question| Question {
+                leeway: question.leeway.max(FAR_LEEWAY),
+                placing,
+                ..question
+            }));
+        }
+        Ok(all)
+    }
+
+    /// A shape of which each size is drawn for itself; it may be none of the operation.
+    fn mixture(&self, listed: &[Shape], pick: impl Fn(u64, u64) -> u64) -> Shape {
+        let op = self.op;
+        let timed = &self.target[pick(0, self.target.len() as u64) as usize].shape;
+        let mut shape = Shape::default();
+        for (symbol, number) in op.symbols.iter().zip(1u64..) {
+            let pick = |what: u64, count: u64| pick(number << 4 | what, count);
+            let least = op.random.get(symbol).map_or(1, |(low, _)| *low);
+            let values = listed.iter().filter_map(|shape| shape.get(symbol));
+            let others: Vec<i64> = values.filter(|value| *value >= least || !is_size(op, symbol)).collect();
+            let any_listed = |at: u64| others.get(at as usize).copied().unwrap_or(least);
+            let value = if flags(op).any(|flag| flag == symbol) {
+                pick(0, 2) as i64
+            } else if !is_size(op, symbol) {
+                any_listed(pick(1, others.len().max(1) as u64))
+            } else {
+                match (pick(2, 4), timed.get(symbol)) {
+                    (0, Some(size)) => size,
+                    (1, _) => any_listed(pick(1, others.len().max(1) as u64)),
+                    // Evenly on a scale of factors, and as often a multiple of eight, as sizes of models are.
+                    (kind, _) => {
+                        let least = least.max(1) as f64;
+                        let most = self.largest_listed(symbol).max(MIXED_LEAST) as f64;
+                        let size = (least * (most / least).powf(pick(3, 1 << 20) as f64 / f64::from(1 << 20))) as i64;
+                        if kind == 2 { size } else { (size + 7) / 8 * 8 }
+                    }
+                }
+            };
+            shape = shape.with(symbol, value);
+        }
+        shape
+    }
+
+    /// A shape, complete, where it is one of the operation and small.
+    fn is_soon_asked(&self, shape: Shape) -> Result<Option<Shape>, OpError> {
+        let Ok(shape) = self.op.complete(&shape) else { return Ok(None) };
+        let elements = self.op.all_elements(&shape)? <= self.limits.elements.min(MIXED_ELEMENTS);
+        let macs = self.op.macs(&shape)? <= self.limits.macs.min(MIXED_MACS);
+        Ok((elements && macs).then_some(shape))
+    }
+
+    /// One size at a time far beyond every listed one, at the smallest of the others: the way that no listed size takes.
+    pub(super) fn far(&self) -> Result<Vec<Question>, OpError> {
+        let (op, limits) = (self.op, self.limits);
+        let stream = Stream::new(self.seed, Topic::FarSizes.name());
+        let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
+        let mut all = Vec::new();
+        let sizes = op.symbols.iter().filter(|symbol| is_size(op, symbol) && flags(op).all(|flag| flag != **symbol));
+        for (number, symbol) in sizes.enumerate() {
+            let listed = self.largest_listed(symbol);
+            // Where the others are smallest this one can be largest.
+            let elements = |shape: &&Shape| {
+                let grown = op.complete(&(*shape).clone().with(symbol, listed as i64));
+                grown.and_then(|shape| op.all_elements(&shape)).unwrap_or(u64::MAX)
+            };
+            let thinnest = op.edges.iter().chain(&op.sweep).min_by_key(elements).unwrap_or(&op.smoke);
+            for turn in 0..FAR_EACH {
+                let pick = |what: u64, count: u64| stream.below((number as u64) << 16 | turn << 8 | what, count);
+                // Evenly on a scale of factors: a little more is another way through a kernel as well.
+                let most = if turn % 4 < 2 { FAR } else { FAR.max(FAR_LEAST / listed as f64) };
+                let factor = most.powf((1 + pick(0, 32)) as f64 / 32.0);
+                let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
+                let base = if turn % 2 == 0 { &op.smoke } else { thinnest };
+                let at = |size: u64| op.complete(&base.clone().with(symbol, size as i64));
+                let small = |shape: &Shape| -> Result<bool, OpError> {
+                    Ok(op.all_elements(shape)? <= limits.elements && op.macs(shape)? <= limits.macs)
+                };
+                while size > listed && !at(size).is_ok_and(|shape| small(&shape).unwrap_or(false)) {
+                    size = size / 2 + 1;
+                }
+                let Ok(shape) = at(size) else { continue };
+                if size <= listed {
+                    continue;
+                }
+                let dtype = self.dtypes[pick(2, self.dtypes.len() as u64) as usize];
+                let question = match inputs.get(pick(3, 2 * inputs.len() as u64) as usize) {
+                    Some(hostile) => {
+                        let (shape, setting) =
+                            self.manner(&shape, hostile, |what, count| pick(what, count as u64) as usize)?;
+                        self.hostile(Topic::FarSizes, &shape, dtype, hostile, setting)?
+                    }
+                    None => Some(self.plain(Topic::FarSizes, Case { shape, dtype, input: None, setting: 0 })),
+                };
+                let placing = fenced_if(pick(4, 2) == 0);
+                all.extend(question.map(|question| {
+                    let leeway = question.leeway.max(FAR_LEEWAY);
+                    Question { leeway, sums: FAR_SUMS / leeway, placing, ..question }
+                }));
+            }
+        }
+        Ok(self.shuffled(all, Topic::FarSizes))
+    }
+
+    /// The largest value of a symbol in the operation's file and the target.
+    fn largest_listed(&self, symbol: &str) -> u64 {
+        let op = self.op;
+        let files = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges).chain(&op.decode);
+        let hostile = op.adversarial.iter().map(|hostile| &hostile.shape);
+        let shapes = files.chain(hostile).chain(self.target.iter().map(|wanted| &wanted.shape));
+        let drawn = op.random.get(symbol).map(|(_, high)| *high);
+        shapes.filter_map(|shape| shape.get(symbol)).chain(drawn).max().unwrap_or(1).max(1) as u64
+    }
+}
