@@ -75,10 +75,10 @@ pub(super) fn questions(
         plan.drawn(Topic::LongerSizes)?,
         plan.fences()?,
         plan.arguments()?,
-        plan.any_sizes()?,
         plan.far()?,
         plan.drawn(Topic::DrawnShapes)?,
         plan.drawn(Topic::RoundSizes)?,
+        plan.any_sizes()?,
         plan.threads()?,
         plan.drawn(Topic::SweepSizes)?,
         plan.huge()?,
@@ -324,7 +324,8 @@ impl Plan<'_> {
             let wanted = &self.target[pick(1, self.target.len())];
             all.push(question(threads, wanted.shape.clone(), wanted.dtype));
             let drawn = self.op.random_shape(stream.bits(turn << 8 | 2))?;
-            all.push(question(threads, drawn, self.dtypes[pick(3, self.dtypes.len())]));
+            let dtypes = if number == 1 { self.dtypes } else { &[self.dtypes[pick(3, self.dtypes.len())]] };
+            all.extend(dtypes.iter().map(|dtype| question(threads, drawn.clone(), *dtype)));
         }
         Ok(all)
     }

@@ -56,7 +56,8 @@ impl Topic {
     /// Its questions that are asked before the next topic's: small cases are soon answered, and one alone seldom meets anything.
     pub(super) const fn at_once(self) -> usize {
         match self {
-            Self::RoundSizes | Self::AnySizes => 6,
+            Self::RoundSizes => 6,
+            Self::AnySizes => 4,
             Self::InARow => 2,
             _ => 1,
         }

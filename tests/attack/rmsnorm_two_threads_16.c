@@ -1,6 +1,7 @@
 /*---
 # in 16-bit types each range of a loop of two is taken for one half: with one thread, or inside a body, half of the rows is not written
 # class: numbers of threads are asked about in f32 alone, at one drawn shape
+# sizes: shipped
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]

@@ -19,7 +19,8 @@ const YIELD_EVERY: u32 = 64;
 /// A borrowed thread's stack, bytes: as much as a main thread has.
 const STACK: usize = 8 << 20;
 
-/// What of a stack is known to a kernel's author, bytes (`docs/kernel-file.md`): so much is touched, and filled with rubbish.
+/// What of a stack a kernel may use, bytes: so much is touched once, and holds rubbish then. Filling
+/// all of it before every launch would take longer than small kernels do.
 const USED: usize = 512 << 10;
 
 /// A loop's body: `begin..end` and what the kernel passes along.
@@ -105,7 +106,7 @@ fn pin(core: Option<&usize>) {
 }
 
 unsafe extern "C" fn touch(_: i64, _: i64, _: *mut c_void) {
-    let mut stack = [0u8; USED];
+    let mut stack = [0x7fu8; USED];
     std::hint::black_box(&mut stack);
     drop(std::hint::black_box(vec![0u8; 64]));
 }
@@ -120,7 +121,7 @@ pub(super) fn dirty_stacks() {
 
 #[inline(never)]
 unsafe extern "C" fn dirty(_: i64, _: i64, _: *mut c_void) {
-    let mut stack = [0x7fu8; USED];
+    let mut stack = [0x7fu8; 64 << 10];
     std::hint::black_box(&mut stack);
 }
 
