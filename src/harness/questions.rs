@@ -323,6 +323,9 @@ impl Plan<'_> {
             let threads = if number > 0 { number } else { 9 + pick(0, MOST_THREADS - 8) };
             let wanted = &self.target[pick(1, self.target.len())];
             all.push(question(threads, wanted.shape.clone(), wanted.dtype));
+            if !Defence::DrawnShapes.stands() {
+                continue;
+            }
             let drawn = self.op.random_shape(stream.bits(turn << 8 | 2))?;
             let dtypes = if number == 1 { self.dtypes } else { &[self.dtypes[pick(3, self.dtypes.len())]] };
             all.extend(dtypes.iter().map(|dtype| question(threads, drawn.clone(), *dtype)));

@@ -29,8 +29,8 @@ pub const ROWS: &[Row] = &[
         "no shift by the maximum (36)",
         "flash_attention",
         &[("expf(score[j] - top)", "expf(score[j])")],
-        &[Stability],
-        "input",
+        &[Sweep, Stability],
+        "outside",
     ),
     row(
         "no shift by the maximum, alone (36)",
