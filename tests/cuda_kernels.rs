@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use warpsmith::backend::cuda::{Compiler, Search};
@@ -23,11 +24,24 @@ fn root() -> &'static Path {
 fn files(folder: &str) -> Vec<(String, String)> {
     let entries = std::fs::read_dir(root().join(folder)).unwrap();
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.retain(|name| name.ends_with(".cu"));
+    names.retain(|name| name.ends_with(".cu") || name.ends_with(".diff"));
     names.sort();
-    let text =
-        |name: String| (format!("{folder}/{name}"), std::fs::read_to_string(root().join(folder).join(&name)).unwrap());
+    let text = |name: String| {
+        let path = format!("{folder}/{name}");
+        let text =
+            if name.ends_with(".diff") { made(&path) } else { std::fs::read_to_string(root().join(&path)).unwrap() };
+        (path, text)
+    };
     names.into_iter().map(text).collect()
+}
+
+/// The kernel file of a diff against one that ships.
+fn made(diff: &str) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let script = root().join("tests/gpu/made.sh");
+    let made = Command::new(script).arg(diff).arg(file.path()).current_dir(root()).output().unwrap();
+    assert!(made.status.success(), "{diff}: {}", String::from_utf8_lossy(&made.stderr));
+    std::fs::read_to_string(file.path()).unwrap()
 }
 
 fn operation(name: &str) -> Operation {
@@ -216,7 +230,8 @@ fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dt
 #[test]
 fn the_kernels_that_the_judge_is_tried_on_are_kernel_files_and_say_what_they_expect() {
     let known: BTreeSet<&str> = ["reject", "crash", "timeout", "error", "revert"].into();
-    let (wrong, honest) = (files("tests/gpu/wrong"), [files("tests/gpu/honest"), files("tests/gpu/slow")].concat());
+    let wrong = [files("tests/gpu/wrong"), files("tests/gpu/open")].concat();
+    let honest = [files("tests/gpu/honest"), files("tests/gpu/slow")].concat();
     assert!(wrong.len() >= 15 && honest.len() >= 3);
     for (name, text) in &wrong {
         let expected = text.lines().find_map(|line| line.strip_prefix("# expect: ")).unwrap_or_default();

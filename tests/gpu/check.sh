@@ -6,7 +6,7 @@
 #
 # Steps: starters wrong honest speed sanitizer switches selftest tests mutants seeds model. Run from the repository's root, after
 # `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-check).
-# The first lines of a file in tests/gpu/wrong say how it is judged: `# expect: reject|crash` (any of these; `revert` is what is
+# A .diff in tests/gpu/wrong is a kernel that ships with a mistake in it (made.sh). The first lines of a file there say how it is judged: `# expect: reject|crash` (any of these; `revert` is what is
 # right and no gain), `# shape:` and `# dtype:` where it is timed, `# examine: 10` (for so many seconds), `# against: FILE` (which it
 # must beat, so that what only a confirmation meets is met), `# alone: WHY` (not beside others). `# switch: NAME` names the defence without which it is accepted: the step
 # `switches` judges it by the binary WARPSMITH_WEAKENED (built with `--features weakened`) with WARPSMITH_WITHOUT=NAME.
@@ -99,6 +99,20 @@ verdict() { if [ "$1" = 1 ]; then echo ok; else echo FAILED; fi; }
 # chosen FILE...: those that FILES asks for, a line each
 chosen() { printf '%s\n' "$@" | grep -E -e "${FILES:-.}"; }
 
+# wrong_files: kernels of tests/gpu/wrong that FILES asks for; those that are a diff are made
+wrong_files() {
+    local file made
+    mkdir -p "$out/made"
+    for file in $(chosen tests/gpu/wrong/*.cu tests/gpu/wrong/*.py tests/gpu/wrong/*.diff); do
+        if [[ $file == *.diff ]]; then
+            made=$out/made/$(name "$file").cu
+            if ! tests/gpu/made.sh "$file" "$made" >&2; then continue; fi
+            file=$made
+        fi
+        echo "$file"
+    done
+}
+
 # keep FILE: the first 16 MiB of what comes
 keep() {
     head -c 16777216 >"$1"
@@ -190,7 +204,7 @@ wrong() {
     local file files=() examined=() lanes=$lanes
     while read -r file; do
         if [ -n "$(said examine "$file")" ]; then examined+=("$file"); else files+=("$file"); fi
-    done < <(chosen tests/gpu/wrong/*.cu tests/gpu/wrong/*.py)
+    done < <(wrong_files)
     each wrong_one "${files[@]}"
     # So many seconds of an examination are to ask what they ask on a device that has nothing else to do.
     lanes=$(((lanes + 3) / 4))
@@ -216,7 +230,7 @@ wrong_one() {
 # No defence is decoration: without the one that a file names it is accepted.
 switches() {
     local files
-    mapfile -t files < <(chosen tests/gpu/wrong/*.cu tests/gpu/wrong/*.py | xargs -r grep -l '^# switch:')
+    mapfile -t files < <(wrong_files | xargs -r grep -l '^# switch:')
     each switched_off "${files[@]}"
 }
 
