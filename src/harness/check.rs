@@ -1,5 +1,7 @@
 //! One case: draw, launch, take the output away, only then ask the oracle, compare everything.
 
+use std::time::Duration;
+
 use crate::backend::{Arena, Backend, CaseMemory, Change, Fault, Host};
 use crate::evaluation::{CaseResult, ErrorStats, Stage};
 use crate::op::{Case, Operation};
@@ -51,7 +53,7 @@ fn examine<B: Backend>(
     let macs = op.macs(&case.shape).map_err(JudgeError::from)?;
     let once = macs > trial.bench.backend.case_limits().macs_twice && case.input.is_none();
     let before = match launch(trial, host, &memory, image)? {
-        Ok(outputs) => outputs,
+        Ok((outputs, _)) => outputs,
         Err(fault) => return Ok(Err(fault)),
     };
     let first = match once {
@@ -67,7 +69,7 @@ fn examine<B: Backend>(
     // One random element changes, nothing is poisoned: a result remembered from the first launch is now wrong.
     let change = memory.change_one(&mut trial.arena, 0, seed);
     let outputs = match launch(trial, host, &memory, image)? {
-        Ok(outputs) => outputs,
+        Ok((outputs, _)) => outputs,
         Err(fault) => return Ok(Err(fault)),
     };
     // PyTorch's own error was measured on inputs of the case's kind, of which one with an element far from all others is none.
@@ -118,19 +120,20 @@ fn after_change(change: Option<&Change>, remembered: bool) -> String {
     format!("after element {element} of `{tensor}` changed from {before:.4} to {after:.4}")
 }
 
-/// The outputs, taken at once after a launch.
-fn launch<B: Backend>(
+/// The outputs, taken at once after a launch on the case's first copy, and how long it took.
+pub(super) fn launch<B: Backend>(
     trial: &mut Trial<'_, B>,
     host: &mut B::Host,
     memory: &CaseMemory,
     image: usize,
-) -> Result<Result<Taken<B>, Fault>, Failure> {
+) -> Result<Result<(Taken<B>, Duration), Fault>, Failure> {
     let limit = trial.bench.launch_limit(memory.case()).map_err(JudgeError::from)?;
-    if let Err(fault) = host.launch(&memory.call(image, 0), limit) {
-        return Ok(Err(fault));
-    }
+    let took = match host.launch(&memory.call(image, 0), limit) {
+        Ok(took) => took,
+        Err(fault) => return Ok(Err(fault)),
+    };
     let outputs = host.take(memory, &mut trial.arena, 0);
-    Ok(host.idle_check().map(|()| outputs))
+    Ok(host.idle_check().map(|()| (outputs, took)))
 }
 
 /// What a launch on `copy` overwrote beside its outputs, in a sentence.

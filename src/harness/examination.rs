@@ -14,7 +14,7 @@ use crate::rng::Stream;
 use super::Failure;
 use super::bench::{Bench, Taken, Trial};
 use super::build::{Build, MAX_SCRATCH, scratch_bytes};
-use super::check::{compare_with_oracle, damage, describe};
+use super::check::{self, compare_with_oracle, damage, describe};
 use super::questions::{Question, questions, whole};
 use super::task::{EvaluationTask, JudgeError};
 use super::timing::SAMPLE_LEEWAY;
@@ -243,20 +243,16 @@ fn again_and_again<B: Backend>(
     let (bench, case) = (trial.bench, &question.case);
     let (image, _) = trial.build.image(&case.shape, case.dtype)?;
     bench.draw(&memory, &mut trial.arena, 0, seed)?;
-    let limit = bench.launch_limit(case).map_err(JudgeError::from)?;
     let mut first = None;
     for launch in 0..question.launches {
         bench.check_cancelled()?;
         let seed = seed.wrapping_add(u64::from(launch));
         memory.poison(&mut trial.arena, 0, seed);
-        match host.launch(&memory.call(image, 0), limit) {
-            Ok(took) => *launched += took,
+        let (outputs, took) = match check::launch(trial, host, &memory, image)? {
+            Ok(launched) => launched,
             Err(fault) => return Ok(Err(fault)),
-        }
-        let outputs = host.take(&memory, &mut trial.arena, 0);
-        if let Err(fault) = host.idle_check() {
-            return Ok(Err(fault));
-        }
+        };
+        *launched += took;
         let same_as_first = first.as_ref().map(|first| *first == outputs);
         let wrong = match same_as_first.is_none() || trial.build.order_free() {
             true => wrong_outputs(trial, &memory, 0, &outputs, (question.leeway, seed))?,
@@ -279,14 +275,11 @@ fn again_and_again<B: Backend>(
     // Once more as in a model: other inputs, and what the launch before has left in outputs and scratch.
     let seed = seed.wrapping_add(1);
     bench.draw(&memory, &mut trial.arena, 0, seed)?;
-    match host.launch(&memory.call(image, 0), limit) {
-        Ok(took) => *launched += took,
+    let (outputs, took) = match check::launch(trial, host, &memory, image)? {
+        Ok(launched) => launched,
         Err(fault) => return Ok(Err(fault)),
-    }
-    let outputs = host.take(&memory, &mut trial.arena, 0);
-    if let Err(fault) = host.idle_check() {
-        return Ok(Err(fault));
-    }
+    };
+    *launched += took;
     let wrong = wrong_outputs(trial, &memory, 0, &outputs, (question.leeway, seed))?;
     Ok(Ok(wrong.map(|why| format!("launched again on the same buffers, with other inputs: {why}"))))
 }
