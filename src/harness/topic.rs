@@ -58,7 +58,7 @@ impl Topic {
         match self {
             Self::RoundSizes => 6,
             Self::AnySizes => 4,
-            Self::InARow => 2,
+            Self::InARow | Self::FarSizes => 2,
             _ => 1,
         }
     }
