@@ -128,7 +128,11 @@ fn examined(examination: &Examination) -> String {
     };
     let asked: Vec<String> = examination.asked.iter().map(words).collect();
     let asked = format!("  examined in {cases} more cases, {:.1} s: {}\n", examination.took_s, asked.join(", "));
-    std::iter::once(asked).chain(examination.instruments.iter().map(|(name, words)| looked(name, words))).collect()
+    let left_out = examination.left_out.iter().map(|(topic, why)| format!("  could not be asked, {topic}: {why}\n"));
+    std::iter::once(asked)
+        .chain(left_out)
+        .chain(examination.instruments.iter().map(|(name, words)| looked(name, words)))
+        .collect()
 }
 
 /// What an instrument said; where it could not look, what nobody looked for.

@@ -296,6 +296,9 @@ pub struct Examination {
     /// How long each of these took, in seconds, compiling left out.
     #[serde(default)]
     pub asked_s: BTreeMap<String, f64>,
+    /// Topics of which a question could not be put, and what was in its way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, String>,
     /// Sanitizers that looked, by name: what they said ("clean"), or why they could not.
     pub instruments: BTreeMap<String, String>,
 }

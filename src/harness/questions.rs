@@ -12,6 +12,7 @@ use crate::rng::Stream;
 
 use super::cases::{can_be_drawn, flags, leeway, with_flags_of};
 use super::topic::Topic;
+use super::unlisted::{FAR_LEEWAY, FAR_SUMS};
 
 /// One question: a case, and how it is put.
 #[derive(Debug, Clone, PartialEq)]
@@ -168,7 +169,11 @@ impl Plan<'_> {
         };
         let defined = op.complete(&wanted).is_ok() && op.is_defined(hostile, &wanted)?;
         let others = Defence::OtherArguments.stands() && pick(64, 2) > 0;
-        let setting = if others { op.drawn_setting(pick(65, 1 << 31) as u64) } else { 0 };
+        let setting = match others {
+            true if hostile.listed_arguments => pick(65, 1 + op.other_settings() as usize) as u32,
+            true => op.drawn_setting(pick(65, 1 << 31) as u64),
+            false => 0,
+        };
         Ok((if defined { wanted } else { made_for }, setting))
     }
 
@@ -369,22 +374,38 @@ impl Plan<'_> {
         Ok(all)
     }
 
-    /// A tensor of more than 2^31 elements, by growing one size of the smallest shape, where memory allows.
+    /// A tensor of more than 2^31 elements, by growing one size of the smallest shape, where memory allows: in the target's type,
+    /// else in the narrowest that the kernel serves.
     fn huge(&self) -> Result<Vec<Question>, OpError> {
-        let dtype = self.target.first().map_or(Dtype::F16, |wanted| wanted.dtype);
+        let timed = self.target.first().map_or(Dtype::F16, |wanted| wanted.dtype);
+        let narrowest = self.dtypes.iter().copied().min_by_key(|dtype| dtype.bytes()).unwrap_or(timed);
         let mut all = Vec::new();
-        for symbol in &self.op.shrink {
+        'symbols: for symbol in &self.op.shrink {
+            let mut bases = Vec::new();
             for base in [&self.op.smoke].into_iter().chain(&self.op.sweep) {
                 let base = self.op.complete(base)?;
                 let Some(size) = base.get(symbol).filter(|size| *size > 0) else { continue };
                 let largest = self.largest_tensor(&base)?;
                 // Odd, so that no vector divides it.
-                let grown = base.with(symbol, ((size as u64).saturating_mul(HUGE / largest.max(1) + 1) | 1) as i64);
+                bases.push(((size as u64).saturating_mul(HUGE / largest.max(1) + 1) | 1, base));
+            }
+            // A single row of so many columns is nobody's, and keeps a block busy for seconds: the size that has to grow least.
+            bases.sort_by_key(|(size, _)| *size);
+            for (size, base) in bases {
+                let grown = base.with(symbol, size as i64);
                 let enough = self.op.complete(&grown).is_ok() && self.largest_tensor(&grown)? > HUGE;
                 // What a launch would take long for is no test of offsets.
-                if enough && self.fits(&grown, dtype)? && self.op.macs(&grown)? < 1 << 38 {
-                    all.push(self.plain(Topic::HugeTensors, Case { shape: grown, dtype, input: None, setting: 0 }));
-                    break;
+                if !enough || self.op.macs(&grown)? >= 1 << 38 {
+                    continue;
+                }
+                for dtype in [timed, narrowest] {
+                    if self.fits(&grown, dtype)? {
+                        let case = Case { shape: grown, dtype, input: None, setting: 0 };
+                        let plain = self.plain(Topic::HugeTensors, case);
+                        // A row may be as long as the tensor.
+                        all.push(Question { leeway: FAR_LEEWAY, sums: FAR_SUMS, ..plain });
+                        continue 'symbols;
+                    }
                 }
             }
         }
@@ -400,9 +421,9 @@ impl Plan<'_> {
     /// Whether there is memory for it.
     fn fits(&self, shape: &Shape, dtype: Dtype) -> Result<bool, OpError> {
         let case = Case { shape: shape.clone(), dtype, input: None, setting: 0 };
-        let elements = self.op.all_elements(shape)?;
         let bytes = if whole(self.op, &case, self.limits)? {
-            elements.saturating_mul(BYTES_EACH)
+            let judged = self.op.judged_bytes(shape, dtype)?;
+            judged.saturating_add(judged / 8)
         } else {
             let tensors = self.op.read_bytes(shape, dtype)?.saturating_add(self.op.write_bytes(shape, dtype)?);
             tensors.saturating_add(tensors / 4)

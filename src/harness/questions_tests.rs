@@ -146,6 +146,22 @@ fn the_order_is_the_seeds() {
 }
 
 #[test]
+fn a_gpu_with_80_gb_is_asked_about_tensors_beyond_2_31_elements_with_rows_as_people_have_them() {
+    for name in ["reduce", "rmsnorm", "softmax", "layernorm", "cross_entropy"] {
+        let (op, asked) = of(name, 60 << 30, 5);
+        let huge: Vec<&Question> = asked.iter().filter(|question| question.topic == Topic::HugeTensors).collect();
+        assert!(!huge.is_empty(), "{name}");
+        for question in huge {
+            let row = op
+                .tensors
+                .iter()
+                .filter_map(|tensor| op.dimensions(tensor, &question.case.shape).ok()?.last().copied());
+            assert!(row.max().unwrap() < 1 << 20, "{name} {}", question.case.shape);
+        }
+    }
+}
+
+#[test]
 fn what_memory_does_not_allow_is_not_asked() {
     let (_, asked) = of("softmax", 1 << 31, 5);
     assert!(asked.iter().all(|question| question.topic != Topic::HugeTensors));

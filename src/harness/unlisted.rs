@@ -19,10 +19,10 @@ const FAR_LEAST: f64 = 200_000.0;
 
 /// How many times its bounds what is lost in sums may be there: a plain sum of 200000 positive terms in single precision loses three
 /// digits more than the bounds allow, which were measured at other lengths. Rounding to 16 bits is what it is elsewhere.
-const FAR_SUMS: f64 = 64.0;
+pub(super) const FAR_SUMS: f64 = 64.0;
 
 /// How many times all of its bounds an error may be there, as of rows that are looked at in part.
-const FAR_LEEWAY: f64 = 2.0;
+pub(super) const FAR_LEEWAY: f64 = 2.0;
 
 /// Questions about sizes of any mixture: more than any budget suffices for.
 const MIXED: u64 = 600;
@@ -140,9 +140,11 @@ impl Plan<'_> {
             let thinnest = op.edges.iter().chain(&op.sweep).min_by_key(elements).unwrap_or(&op.smoke);
             for turn in 0..FAR_EACH {
                 let pick = |what: u64, count: u64| stream.below((number as u64) << 16 | turn << 8 | what, count);
-                // Evenly on a scale of factors: a little more is another way through a kernel as well.
                 let most = if turn % 4 < 2 { FAR } else { FAR.max(FAR_LEAST / listed as f64) };
-                let factor = most.powf((1 + pick(0, 32)) as f64 / 32.0);
+                // What is wrong from some size on is wrong at the largest. A little more is another way through a kernel as well: evenly on
+                // a scale of factors.
+                let part = if turn / 4 % 2 == 0 { 1.0 } else { (1 + pick(0, 32)) as f64 / 32.0 };
+                let factor = most.powf(part);
                 let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
                 let base = if turn % 2 == 0 { &op.smoke } else { thinnest };
                 let at = |size: u64| op.complete(&base.clone().with(symbol, size as i64));

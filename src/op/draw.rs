@@ -12,6 +12,9 @@ const CHUNK: usize = 1 << 16;
 /// Values computed before they are written, so that conversion runs in a loop of its own.
 const BLOCK: usize = 1024;
 
+/// Counters of the rows' stream that are not those of their factors.
+const SIGNS: u64 = 1 << 63;
+
 /// Values of [`Distribution::Steps`].
 const STEPS: u64 = 8;
 
@@ -199,8 +202,9 @@ impl DrawPlan {
             Distribution::Constant => values.fill((factor + shift) as f32),
             Distribution::Alternating => {
                 let column = range.start - row * self.columns;
+                let width = self.rows.below(row as u64 | SIGNS, 4);
                 for (v, j) in values.iter_mut().zip(column..) {
-                    *v = (if j % 2 == 0 { factor } else { -factor } + shift) as f32;
+                    *v = (if j >> width & 1 == 0 { factor } else { -factor } + shift) as f32;
                 }
             }
             Distribution::Steps => {
@@ -244,11 +248,19 @@ impl DrawPlan {
                 (0..range.len()).for_each(|at| put(at, special.value));
                 continue;
             };
+            // Rows, specials and turns each get counters of their own.
+            let counter = |turn: u64| (row as u64) << 20 ^ (number as u64) << 56 ^ turn;
+            let column = |turn: u64| self.places.below(counter(turn), self.columns as u64) as usize;
+            if special.run {
+                let begin = if self.places.below(counter(1), 2) == 0 { 0 } else { column(0) };
+                let longest = 1 << self.places.below(counter(2), u64::from(count.max(1).ilog2()) + 1);
+                let end = (begin + longest).min(self.columns);
+                let [begin, end] = [begin, end].map(|at| (row * self.columns + at).clamp(range.start, range.end));
+                (begin..end).for_each(|place| put(place - range.start, special.value));
+                continue;
+            }
             for turn in 0..count {
-                // Rows, specials and turns each get counters of their own.
-                let counter = (row as u64) << 20 ^ (number as u64) << 56 ^ turn;
-                let column = self.places.below(counter, self.columns as u64) as usize;
-                let place = row * self.columns + column;
+                let place = row * self.columns + column(turn);
                 if range.contains(&place) {
                     put(place - range.start, special.value);
                 }
@@ -328,6 +340,8 @@ const fn bf16_bits(value: f32) -> u16 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
     use super::super::{ElementType, samples};
     use super::*;
 
@@ -408,12 +422,10 @@ mod tests {
 
     #[test]
     fn specials_replace_the_places_asked_for_from_a_drawn_row_on() {
-        let specials = vec![
-            Special { value: f64::INFINITY, count: Some(1), every: 2 },
-            Special { value: 7.0, count: None, every: 5 },
-        ];
+        let specials = vec![Special::scattered(f64::INFINITY, Some(1), 2), Special::scattered(7.0, None, 5)];
         let how = Draw { specials, ..plain(Distribution::Alternating) };
         let mut ordinary = [0, 0];
+        let mut widths = BTreeSet::new();
         for seed in 0..40 {
             // A row longer than a block, so that the places cross its parts.
             let values = floats(&drawn(10, 2500, &how, Dtype::F32, seed));
@@ -425,19 +437,42 @@ mod tests {
             for (row, values) in rows.iter().enumerate().filter(|(row, _)| !sevens.contains(row)) {
                 assert_eq!(infinite(values), usize::from(row % 2 == odd), "{seed}, {row}");
                 let plain = values.iter().enumerate().filter(|(_, v)| v.is_finite());
-                assert!(plain.clone().all(|(j, v)| *v == if j % 2 == 0 { 1.0 } else { -1.0 }), "{seed}, {row}");
+                let width =
+                    (0..4).find(|width| plain.clone().all(|(j, v)| *v == if j >> width & 1 == 0 { 1.0 } else { -1.0 }));
+                widths.insert(width.unwrap());
             }
             for (count, row) in ordinary.iter_mut().zip([0, 9]) {
                 *count += usize::from(infinite(rows[row]) == 0 && !sevens.contains(&row));
             }
         }
         assert!(ordinary.iter().all(|count| (4..36).contains(count)), "{ordinary:?}");
+        assert_eq!(widths.len(), 4);
+    }
+
+    #[test]
+    fn a_run_stands_together_at_the_beginning_of_its_row_or_anywhere() {
+        let how = Draw { specials: vec![Special::run(7.0, 2048, 2)], ..plain(Distribution::Constant) };
+        let mut lengths = BTreeSet::new();
+        let mut at_the_beginning = 0;
+        for seed in 0..60 {
+            let values = floats(&drawn(4, 5000, &how, Dtype::F32, seed));
+            for row in values.chunks(5000) {
+                let run: Vec<usize> = (0..5000).filter(|j| row[*j] == 7.0).collect();
+                let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+                assert_eq!(last - first + 1, run.len(), "{seed}");
+                assert!(run.len().is_power_of_two() && run.len() <= 2048 || *last == 4999, "{seed}: {}", run.len());
+                at_the_beginning += usize::from(*first == 0);
+                lengths.insert(run.len());
+            }
+        }
+        assert!((30..90).contains(&at_the_beginning), "{at_the_beginning}");
+        assert!(lengths.len() > 8, "{lengths:?}");
     }
 
     #[test]
     fn a_tensor_of_few_rows_has_each_special_in_one_of_them() {
         for (rows, seed) in (1..4).flat_map(|rows| (0..20).map(move |seed| (rows, seed))) {
-            let specials = vec![Special { value: 7.0, count: None, every: 9 }];
+            let specials = vec![Special::scattered(7.0, None, 9)];
             let values = floats(&drawn(rows, 5, &Draw { specials, ..plain(Distribution::Constant) }, Dtype::F32, seed));
             assert_eq!(values.iter().filter(|v| **v == 7.0).count(), 5, "{rows} rows, {seed}");
         }

@@ -59,6 +59,7 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
             let few = (kind == "few_terms" && !usual.positive).then(few_terms);
             let name = if order.len() > 1 { format!("{kind} in {}", tensor.name) } else { kind.to_owned() };
             all.push(Adversarial {
+                listed_arguments: false,
                 name,
                 why: why.to_owned(),
                 shape: shape.clone(),
@@ -164,13 +165,13 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
         false => plain(Distribution::Normal, factor * sigma, factor * middle),
     };
     let with = |specials: &[(f64, Option<u64>, u64)]| {
-        let specials = specials.iter().map(|&(value, count, every)| Special { value, count, every }).collect();
+        let specials = specials.iter().map(|&(value, count, every)| Special::scattered(value, count, every)).collect();
         Draw { specials, ..own.cloned().unwrap_or_else(|| of_size(1.0)) }
     };
     let far = middle + 1000.0 * sigma;
     let few = FEW.map(|value| if positive { value } else { -value } * sigma * 3.0);
     let few_on = |ground: f64| Draw {
-        specials: few.iter().map(|value| Special { value: *value, count: Some(1), every: 1 }).collect(),
+        specials: few.iter().map(|value| Special::scattered(*value, Some(1), 1)).collect(),
         ..plain(Distribution::Constant, 0.0, ground)
     };
     let usually = own.and_then(|own| own.like.as_deref().or(Some(own)));

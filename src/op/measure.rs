@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Adversarial, Case, Draw, Dtype, FewTerms, OpError, Operation, OracleKind, Role, Scalar, Shape, TensorSpec,
+    Adversarial, Case, Draw, Dtype, FewTerms, OpError, Operation, OracleKind, Pass, Role, Scalar, Shape, TensorSpec,
     Tolerance,
 };
 use crate::defence::Defence;
@@ -124,6 +124,34 @@ impl Operation {
             }
         }
         Ok(total)
+    }
+
+    /// Bytes of memory for the tensors of a case and for the doubles by which all of its outputs are compared: values and
+    /// terms of what each pass yields and of the factors of products.
+    pub fn judged_bytes(&self, shape: &Shape, dtype: Dtype) -> Result<u64, OpError> {
+        let tensors = self.read_bytes(shape, dtype)?.saturating_add(self.write_bytes(shape, dtype)?);
+        let mut doubles = 0_u64;
+        for pass in &self.passes {
+            match pass {
+                Pass::Items(items) => {
+                    for out in &items.out {
+                        doubles = doubles.saturating_add(self.size(&out.name, &out.size, shape)? as u64);
+                    }
+                }
+                Pass::Product(product) => {
+                    let factors = [&product.a, &product.b].into_iter().filter_map(|factor| self.tensor(factor));
+                    for factor in factors {
+                        doubles = doubles.saturating_add(self.elements(factor, shape)? as u64);
+                    }
+                    doubles = doubles.saturating_add(self.product_layout(product, shape)?.out.elements() as u64);
+                }
+            }
+        }
+        // An oracle in PyTorch has no passes: its doubles, and those of what lies between, are guessed by the tensors.
+        if self.passes.is_empty() {
+            doubles = self.all_elements(shape)?;
+        }
+        Ok(tensors.saturating_add(doubles.saturating_mul(16)))
     }
 
     /// Whether the tensor is there at this shape; the kernel receives NULL where it is not.

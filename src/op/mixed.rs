@@ -1,7 +1,7 @@
 //! Hostile inputs among ordinary ones: what a kernel that looks at a few elements first does not see coming.
 //!
 //! In an adversarial input everything is hostile, so that looking at a few elements would tell. Here a few elements of ordinary
-//! rows have such values, and whole rows of them stand among ordinary rows.
+//! rows have such values, runs of columns have them, and whole rows of them stand among ordinary rows.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,10 @@ use super::{Adversarial, Distribution, Draw, OpError, Operation, RowScale, Shape
 const ONE: u64 = 3;
 const ANOTHER: u64 = 5;
 const WHOLE: u64 = 7;
+/// Rows in which some of the columns that stand together are at the hostile level, and how many these are at the most: whoever takes the
+/// first of a row for a sample of it is then wrong.
+const RUN: u64 = 2;
+const LONGEST: u64 = 1024;
 
 impl Operation {
     /// A mixture for each adversarial input that has one, under the name `<input> mixed in`: of those that change one tensor
@@ -64,9 +68,10 @@ impl Operation {
         let (scale, shift) = (value("scale", &hostile.scale, 1.0)? * rows, value("shift", &hostile.shift, 0.0)?);
         let low = if hostile.dist == Distribution::Uniform { shift } else { shift - scale };
         let mut specials = own.specials.clone();
-        specials.push(Special { value: shift + scale, count: None, every: WHOLE });
-        specials.push(Special { value: shift + scale, count: Some(1), every: ONE });
-        specials.push(Special { value: low, count: Some(1), every: ANOTHER });
+        specials.push(Special::scattered(shift + scale, None, WHOLE));
+        specials.push(Special::run(shift + scale, LONGEST, RUN));
+        specials.push(Special::scattered(shift + scale, Some(1), ONE));
+        specials.push(Special::scattered(low, Some(1), ANOTHER));
         // No row may tell what the others hold: some are ordinary throughout.
         let few = |special: &Special| Special {
             count: special.count.map(|count| count.min(2)),

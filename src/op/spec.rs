@@ -196,7 +196,7 @@ pub enum Distribution {
     Uniform,
     /// All ones.
     Constant,
-    /// +1, -1, +1, … along the last dimension.
+    /// +1 and -1 by turns along the last dimension; the sign changes after 1, 2, 4 or 8 columns, drawn for each row.
     Alternating,
     /// One of 0, 1, … 7 at random: values some steps apart.
     Steps,
@@ -221,7 +221,7 @@ pub enum RowScale {
     Repeated,
 }
 
-/// Elements replaced by a value: `count` of them at random places (which may coincide) in each row of the last dimension.
+/// Elements replaced by a value, in each row of the last dimension: `count` of them at random places (which may coincide), or a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Special {
@@ -233,6 +233,24 @@ pub struct Special {
     /// Only each `every`-th row, from a row on that is drawn.
     #[serde(default = "one")]
     pub every: u64,
+    /// They stand together: a run, from the row's beginning or from anywhere, whose length is a power of two up to `count`. Both
+    /// are drawn for each row.
+    #[serde(default)]
+    pub run: bool,
+}
+
+impl Special {
+    /// `count` elements at random places of each `every`-th row, or all of it.
+    #[must_use]
+    pub const fn scattered(value: f64, count: Option<u64>, every: u64) -> Self {
+        Self { value, count, every, run: false }
+    }
+
+    /// A run of at most `longest` elements in each `every`-th row.
+    #[must_use]
+    pub const fn run(value: f64, longest: u64, every: u64) -> Self {
+        Self { value, count: Some(longest), every, run: true }
+    }
 }
 
 const fn one() -> u64 {
@@ -377,6 +395,9 @@ pub struct Adversarial {
     /// Where only a few terms of each sum are not zero, whatever its length: the bounds that hold then.
     #[serde(default)]
     pub few_terms: Option<FewTerms>,
+    /// Only with floating-point arguments that are listed: at drawn ones its result depends on the algorithm.
+    #[serde(default)]
+    pub listed_arguments: bool,
 }
 
 /// Bounds for sums of which only a few terms are not zero.

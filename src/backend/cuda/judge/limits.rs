@@ -30,8 +30,8 @@ pub fn case_limits(card: &DeviceCard, total: u64, free: u64) -> CaseLimits {
     CaseLimits {
         macs: macs(ORACLE).min((total as f64 / MEMORY) as u64),
         macs_twice: macs(ORACLE_TWICE),
-        // Bytes, doubles of values and terms, and as much again.
-        elements: total / 64,
+        // Two doubles of values and terms, the tensor's own, and half as much again: 80 GB hold 2^31 elements.
+        elements: total / 32,
         // Some milliseconds each, at most, and then one of each input.
         hostile_share: NonZeroU64::MIN,
         sample_macs: 1 << 31,
@@ -78,7 +78,7 @@ mod tests {
         assert!(case_limits(&card(50_000.0), 139 << 30, 139 << 30).macs > largest);
         let slow = case_limits(&card(1_300.0), 24 << 30, 24 << 30);
         assert!(slow.macs < largest && slow.macs > 2048 * 2048 * 2048);
-        assert!(slow.macs_twice < slow.macs && slow.elements > 1 << 28);
+        assert!(slow.macs_twice < slow.macs && slow.elements > 1 << 29);
     }
 
     #[test]

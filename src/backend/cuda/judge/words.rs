@@ -135,10 +135,11 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         words = words.f64(special.value).u64(special.value as i64 as u64).many([
             special.count.unwrap_or(u64::MAX),
             special.every,
+            u64::from(special.run),
             *first,
         ]);
     }
-    Some(words.padded(10 * 8 + 4 * 4 + SPECIALS * 40))
+    Some(words.padded(10 * 8 + 4 * 4 + SPECIALS * 48))
 }
 
 #[cfg(test)]

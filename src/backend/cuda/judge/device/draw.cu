@@ -11,6 +11,7 @@ struct Special {
     i64 integer; // the same for integer tensors
     u64 count;   // all ones: the whole row
     u64 every;
+    u64 run;     // they stand together
     u64 first;   // the first row that it is in
 };
 
@@ -38,6 +39,13 @@ __device__ __forceinline__ int special_at(const Draw &d, u64 row, u64 column) {
         const Special &s = d.special[n];
         if (row % s.every != s.first) continue;
         if (s.count == ~0ull) return n;
+        if (s.run) {
+            const u64 counter = row << 20 ^ (u64)n << 56;
+            const u64 begin = below(d.places, counter ^ 1, 2) == 0 ? 0 : below(d.places, counter, d.columns);
+            const u64 longest = 1ull << below(d.places, counter ^ 2, 64 - __clzll((i64)s.count));
+            if (column >= begin && column - begin < longest) return n;
+            continue;
+        }
         for (u64 turn = 0; turn < s.count; turn++)
             if (below(d.places, row << 20 ^ (u64)n << 56 ^ turn, d.columns) == column) return n;
     }
@@ -69,7 +77,10 @@ __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column
     case STEPS: return __double2float_rn(__dadd_rn(__dmul_rn((double)below(d.values, n, 8), factor), d.shift));
     case CONSTANT: return __double2float_rn(__dadd_rn(factor, d.shift));
     case FILE_DRAWN: return __double2float_rn(__dadd_rn(__dmul_rn((double)standing(d, i), factor), d.shift));
-    case ALTERNATING: return __double2float_rn(__dadd_rn(column % 2 == 0 ? factor : -factor, d.shift));
+    case ALTERNATING: {
+        const u64 width = below(d.rows, row | 1ull << 63, 4);
+        return __double2float_rn(__dadd_rn((column >> width & 1) == 0 ? factor : -factor, d.shift));
+    }
     default: return __double2float_rn(__dadd_rn((double)below(d.values, n, d.bound), d.shift));
     }
 }
