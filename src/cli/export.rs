@@ -87,7 +87,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         Some(gain) if !args.all => format!("the whole    {gain}, as the run ended"),
         _ => "the whole    not measured with just these kernels; verify does that".to_owned(),
     });
-    lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model)"));
+    lines.push(format!("use it       import {name}; {name}.enable(); model = torch.compile(model); call it under torch.inference_mode()"));
     let model = workspace.root().join(&state.model);
     let model = model.canonicalize().unwrap_or(model);
     lines.push(format!("measure it   warpsmith verify {} --model {}", args.output.display(), model.display()));

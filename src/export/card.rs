@@ -7,7 +7,7 @@ pub(super) fn card(plans: &Plans, wanted: &Wanted<'_>) -> String {
     let it = &wanted.compiled.captured;
     let mut text = format!(
         "# {name}\n\nKernels for {model}, judged one by one against PyTorch in double precision by Warpsmith (run {run}) on {device}.\n\n\
-         ```python\nimport {name}\n\n{name}.enable()               # torch.compile places them from now on\nmodel = torch.compile(model)\n\n\
+         ```python\nimport {name}\n\n{name}.enable()               # torch.compile places them from now on\nmodel = torch.compile(model)\n\nwith torch.inference_mode():   # a graph that wants gradients is left as it is\n    model(...)\n\n\
          model = {name}.patch(model)     # or without torch.compile; {name}.unpatch(model) takes it back\n{name}.disable()              # everything as it was\n```\n\n\
          Needs torch (made with {torch}) and nothing else. What was not judged (another shape, type, stride or device, anything that requires\n\
          gradients) is computed the original way, and that is said once. `{name}.status()` tells what was placed and called.\n\n\

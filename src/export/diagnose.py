@@ -6,9 +6,9 @@ The texts of `load.py` and `verify.py` stand around this one, which uses what th
 
 def diagnose(request):
     """One trial after another, each added to the answer as soon as it is known: a kernel may end the process, and is to be found out by that."""
-    model, _, draws, eager, right = prepared(request)
+    model, kept, draws, eager, right = prepared(request)
     package = package_of(request["package"])
-    case = Case(request, model, draws, eager, right)
+    case = Case(request, model, kept, draws, eager, right)
     case.allow(torch.compile(model, dynamic=False))
     trials = []
     keep(request, trials)
@@ -30,28 +30,27 @@ def keep(request, trials):
 class Case:
     """The model with its inputs and what it says of them by itself."""
 
-    def __init__(self, request, model, draws, eager, right):
+    def __init__(self, request, model, kept, draws, eager, right):
         self.device, self.seconds, self.sessions = request["device"], request["seconds"], request["sessions"]
-        self.model, self.draws, self.eager, self.right = model, draws, eager, right
+        self.model, self.kept, self.draws, self.eager, self.right = model, kept, draws, eager, right
         self.known, self.places = [{} for _ in draws], None
 
     def outputs(self, way, call):
         """Every result of every draw beside the original's."""
-        with torch.no_grad():
-            cases = zip(self.draws, self.eager, self.right, self.known)
-            return [compare(way, tensors_of(call(*arguments)), theirs, wide, known) for arguments, theirs, wide, known in cases]
+        cases = zip(self.draws, self.eager, self.right, self.known)
+        return [compare(way, self.kept.results(call, arguments), theirs, wide, known) for arguments, theirs, wide, known in cases]
 
     def allow(self, compiled):
         """No kernel is to blame for what torch.compile does by itself, which may be off by more than PyTorch's operators are."""
         for known, found in zip(self.known, self.outputs("compiled", compiled)):
             known.update(errors_of(found))
-        _, self.places = check_nan("compiled", compiled, self.model, self.draws[0])
+        _, self.places = check_nan("compiled", compiled, self.model, self.draws[0], self.kept)
 
     def worst(self, way, call):
         """The result that is off by the most of what is allowed, and what is wrong with it, if anything."""
         found = max((one for of in self.outputs(way, call) for one in of), key=badness)
         # A NaN that ends elsewhere is a fault of its own, to be told where no result is wrong.
-        nan, _ = check_nan(way, call, self.model, self.draws[0], self.places if way == "patched and compiled" else None)
+        nan, _ = check_nan(way, call, self.model, self.draws[0], self.kept, self.places if way == "patched and compiled" else None)
         return found if found["wrong"] else {**found, "wrong": nan["wrong"]}
 
 

@@ -4,6 +4,7 @@ Reads a request from standard input and writes its answer, JSON both, to the fil
 before this one, and that of `diagnose.py`.
 """
 
+import copy
 import ctypes
 import importlib.util
 import json
@@ -41,15 +42,34 @@ def off(given, wanted):
     return (error / size if size > 0 else (0.0 if error == 0 else float("inf"))), same
 
 
-def exact(model, arguments):
-    """The same in double precision, where the model can do that."""
-    import copy
+class Kept:
+    """A model's buffers as they were, to be put back before each pass: running averages and caches change in one."""
 
-    wide = [one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in arguments]
+    def __init__(self, model):
+        self.buffers = [(one, one.clone()) for one in model.buffers()]
+
+    def back(self):
+        with torch.no_grad():
+            for one, kept in self.buffers:
+                one.copy_(kept)
+
+    def results(self, call, arguments):
+        """What a call gives for arguments, which it may change, in the model's first state."""
+        self.back()
+        with torch.no_grad():
+            return [one.clone() for one in tensors_of(call(*copy.deepcopy(arguments)))]
+
+
+def exact(model, arguments, kept):
+    """The same in double precision, where the model can do that."""
+    from torch.utils._pytree import tree_map
+
+    wide = tree_map(lambda one: one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one, arguments)
+    kept.back()
     try:
         with torch.no_grad():
-            made = tensors_of(copy.deepcopy(model).double()(*wide))
-        if any(one.is_floating_point() and one.dtype != torch.float64 for one in made):
+            made = tensors_of(copy.deepcopy(model).double()(*copy.deepcopy(wide)))
+        if any(one.dtype not in (torch.float64, torch.complex128) for one in made if one.is_floating_point() or one.is_complex()):
             return None
         return made
     except Exception:
@@ -59,15 +79,19 @@ def exact(model, arguments):
 def compare(name, ours, eager, right, known=None):
     """Each result that is floating-point on its own scale; others must be equal. `known` are errors that the original has as well, by result."""
     found = []
+    if len(ours) != len(eager):
+        return [{"way": name, "output": 0, "error": None, "limit": None, "wrong": f"{len(ours)} results instead of {len(eager)}"}]
     for at, (own, theirs) in enumerate(zip(ours, eager)):
         if own.shape != theirs.shape or own.dtype != theirs.dtype:
             found.append({"way": name, "output": at, "error": None, "limit": None, "wrong": f"{own.dtype} {list(own.shape)} instead of {theirs.dtype} {list(theirs.shape)}"})
             continue
+        reference = right[at] if right is not None else theirs
+        if own.is_complex():
+            own, theirs, reference = (torch.view_as_real(one.resolve_conj()) for one in (own, theirs, reference))
         if not own.is_floating_point():
             share = float((own != theirs).double().mean()) if own.numel() else 0.0
             found.append({"way": name, "output": at, "error": share, "limit": 0.0, "wrong": f"{share:.1%} of its integers differ" if share else None})
             continue
-        reference = right[at] if right is not None else theirs
         base = max(off(theirs, reference)[0] if right is not None else 0.0, (known or {}).get(at, 0.0))
         limit = TIMES * base + UNITS * ROUNDOFF[own.dtype]
         error, same = off(own, reference)
@@ -84,7 +108,7 @@ def compare(name, ours, eager, right, known=None):
 
 def with_nan(model, arguments):
     """One NaN in the first floating-point input; in the first parameter where there is none."""
-    changed = [one.clone() if isinstance(one, torch.Tensor) else one for one in arguments]
+    changed = copy.deepcopy(arguments)
     for one in changed:
         if isinstance(one, torch.Tensor) and one.is_floating_point() and one.numel():
             one.view(-1)[one.numel() // 3] = float("nan")
@@ -103,19 +127,19 @@ def with_nan(model, arguments):
 
 
 def nan_places(results):
-    return [one.isnan() if one.is_floating_point() else None for one in results]
+    return [one.isnan() if one.is_floating_point() or one.is_complex() else None for one in results]
 
 
-def check_nan(name, call, model, arguments, wanted=None):
+def check_nan(name, call, model, arguments, kept, wanted=None):
     """Whether a NaN ends where it does eagerly, or in the `wanted` places; and where it ended."""
     changed, where, back = with_nan(model, arguments)
     if changed is None:
         return {"way": name, "where": "", "wrong": None}, None
-    with torch.no_grad():
-        # A patched model would be held against itself.
-        wanted = wanted or nan_places(tensors_of(getattr(model, "_warpsmith_forward", model)(*changed)))
-        given = nan_places(tensors_of(call(*changed)))
+    # A patched model would be held against itself.
+    wanted = wanted or nan_places(kept.results(getattr(model, "_warpsmith_forward", model), changed))
+    given = nan_places(kept.results(call, changed))
     back()
+    kept.back()
     same = all(one is None or bool((one == other).all()) for one, other in zip(given, wanted))
     return {"way": name, "where": where, "wrong": None if same else f"a NaN in {where} does not end where the original's does"}, given
 
@@ -126,17 +150,36 @@ def errors_of(found):
 
 
 def prepared(request):
-    """The model, what draws its inputs, some inputs, and what it gives for each: eagerly, and in double precision."""
+    """The model, its state, some inputs, and what it gives for each: eagerly, and in double precision."""
     torch.set_num_threads(request["threads"])
     model, draw = load(request["folder"], request["device"], request["dtype"], request["seed"], request["load"])
     draws = [draw(request["seed"] + at) for at in range(request["draws"])]
-    with torch.no_grad():
-        eager = [tensors_of(model(*arguments)) for arguments in draws]
-    return model, draw, draws, eager, [exact(model, arguments) for arguments in draws]
+    kept = Kept(model)
+    eager = [kept.results(model, arguments) for arguments in draws]
+    if not all(eager):
+        raise SystemExit("the model gives no tensor that could be compared, alone or in lists, tuples, dictionaries or dataclasses")
+    for one, again in zip(eager[0], kept.results(model, draws[0])):
+        if changes(one, again):
+            raise SystemExit("the model gives something else when it gets the same again (dropout that is always on? random numbers?): nothing can be compared")
+    return model, kept, draws, eager, [exact(model, arguments, kept) for arguments in draws]
+
+
+def changes(one, again):
+    """Whether a result is another one than roundings in another order make it."""
+    if one.shape != again.shape:
+        return True
+    if one.is_complex():
+        one, again = torch.view_as_real(one.resolve_conj()), torch.view_as_real(again.resolve_conj())
+    if one.is_floating_point():
+        error, same = off(again, one)
+        return not same or error > UNITS * ROUNDOFF[one.dtype]
+    # What is nearest to two may be told either way.
+    return one.numel() > 0 and float((one != again).double().mean()) > 0.01
 
 
 def passes_us(call, arguments, device, seconds):
     """µs of a pass as it comes, and as a CUDA graph where it can be one."""
+    arguments = copy.deepcopy(arguments)
     once = lambda: call(*arguments)
     with torch.no_grad():
         found = [quartile(clock(once, device, seconds))]
@@ -148,7 +191,7 @@ def passes_us(call, arguments, device, seconds):
 
 def verify(request):
     device, seconds = request["device"], request["seconds"]
-    model, draw, draws, eager, right = prepared(request)
+    model, kept, draws, eager, right = prepared(request)
     tell("importing the package")
     package = package_of(request["package"])
     answer = {
@@ -166,11 +209,10 @@ def verify(request):
         """The errors of each draw, and where a NaN ended."""
         errors = []
         for at, (arguments, theirs, wide) in enumerate(zip(draws, eager, right)):
-            with torch.no_grad():
-                found = compare(name, tensors_of(call(*arguments)), theirs, wide, known and known[at])
+            found = compare(name, kept.results(call, arguments), theirs, wide, known and known[at])
             answer["outputs"] += found
             errors.append(errors_of(found))
-        row, ended = check_nan(name, call, model, draws[0], places)
+        row, ended = check_nan(name, call, model, draws[0], kept, places)
         answer["nan"].append(row)
         return errors, ended
 
@@ -221,7 +263,7 @@ def verify(request):
         timed("patched and compiled", ours)
         if first:
             tell("another shape")
-            answer["second_shape"] = second(package, ours, draws[0], eager[0])
+            answer["second_shape"] = second(package, ours, draws[0])
         package.disable()
     answer["us"] = sessions
     answer["called"] = called
@@ -229,19 +271,19 @@ def verify(request):
     return answer
 
 
-def second(package, ours, arguments, wanted):
+def second(package, ours, arguments):
     """Whether, after a call with half of the first dimension, the first shape still runs on the kernels."""
     halves = [one[: one.shape[0] // 2] if isinstance(one, torch.Tensor) and one.dim() and one.shape[0] > 1 else one for one in arguments]
     if all(one is other for one, other in zip(halves, arguments)):
         return None
     try:
         with torch.no_grad():
-            ours(*halves)
+            ours(*copy.deepcopy(halves))
     except Exception as error:
         return {"tried": f"the model does not take half of its first dimension ({type(error).__name__})", "still": None}
     before = sum(package.status()["called"].values())
     with torch.no_grad():
-        ours(*arguments)
+        ours(*copy.deepcopy(arguments))
     return {"tried": "half of the first dimension", "still": sum(package.status()["called"].values()) > before}
 
 

@@ -72,7 +72,9 @@ impl TorchError {
                 "name a Python that has it with --python or $WARPSMITH_PYTHON (`pip install torch` into a virtual environment)"
             }
             Self::Time { .. } => "$WARPSMITH_TORCH_SECONDS allows more",
-            Self::Target(_) | Self::Code(_) => "docs/pytorch-operations.md says what a file may do",
+            Self::Target(_) | Self::Code(_) => {
+                "docs/pytorch-operations.md says what a problem file may do, docs/pytorch-models.md what a model"
+            }
             Self::Died { .. } | Self::Talk(_) => "the next question starts it again",
         }
     }

@@ -222,7 +222,7 @@ print(json.dumps(dict(first=first, calls=calls, other=other, between=between, ag
     assert_eq!(seen["grad"], true);
     assert_eq!(seen["placed"].as_object().unwrap().len(), 2, "{seen}");
     assert!(said.contains("2 of 2 kernels are in this graph") && said.contains("that were not judged"), "{said}");
-    assert!(said.contains("a graph for training is left as it is"), "{said}");
+    assert!(said.contains("a graph that wants gradients is left as it is"), "{said}");
 }
 
 fn patched_without_it(place: &Place) {

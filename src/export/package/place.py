@@ -86,7 +86,10 @@ def place(graph, asked=ALL):
     only = asked.only
     kernels = wanted(only)
     if training():
-        say("a graph for training is left as it is: the kernels were judged without gradients")
+        say(
+            "a graph that wants gradients is left as it is, because the kernels were judged without; call the model under torch.no_grad() or "
+            "torch.inference_mode() (eval() alone does not do that)"
+        )
         return 0
     gm = graph.owning_module
     if any(isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)) for node in graph.nodes if node.op == "placeholder"):

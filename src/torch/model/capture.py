@@ -14,12 +14,16 @@ import time
 import torch
 
 
+# Whole numbers and truth values are kept up to so many elements: indices, divisors and masks mean something.
+MOST_WHOLE = 1 << 22
+
+
 class Captured:
     """One graph, with the values that its nodes had in one pass."""
 
     def __init__(self, gm):
         self.gm = gm
-        self.seen = {}
+        self.seen, self.whole = {}, {}
         self.roots = {}
 
 
@@ -90,6 +94,8 @@ class Recorder(torch.fx.Interpreter):
         value = super().run_node(node)
         if node in self.wanted and isinstance(value, torch.Tensor):
             self.captured.seen[node] = figures(value)
+            if not (value.is_floating_point() or value.is_complex()) and value.numel() <= MOST_WHOLE:
+                self.captured.whole[node] = value.detach().clone()
         return value
 
 
@@ -269,9 +275,16 @@ def profile(request):
     tell("capturing its graphs")
     began = time.perf_counter()
     count, broken = breaks(model, arguments)
+    torch._dynamo.utils.counters["unimplemented"].clear()
     graphs = capture(model, arguments)
+    # `explain` tells nothing of a frame that is skipped as a whole, and nothing behind its first break.
+    skipped = [" ".join(str(why).split())[:200] for why in torch._dynamo.utils.counters["unimplemented"]]
+    skipped = [why for why in skipped if not any(why[:40] in one for one in broken)]
     answer["capture_s"] = time.perf_counter() - began
-    rows, ones = {}, {}
+    rows, ones, whole = {}, {}, {}
+    if not graphs:
+        notes.append("torch.compile takes no part of this model: what it calls the compiled pass is the eager one")
+    notes += [f"torch.compile leaves a part to Python: {why}" for why in skipped]
     for captured in graphs:
         if not hasattr(captured, "cut"):
             notes.append("a graph was not run, and nothing is known of its values")
@@ -284,6 +297,7 @@ def profile(request):
                     rows[key]["calls"] = 0
                     rows[key]["parts"], rows[key]["within"] = [], None
                     ones[key] = region
+                    whole[key] = [captured.whole.get(node) for node in region.inputs]
                 row = rows[key]
                 row["calls"] += 1
                 for module in (module_of_node(node) for node in region.nodes if not is_moved(node)):
@@ -297,8 +311,8 @@ def profile(request):
         for region in pairs:
             parts = {id(home[node]): home[node].key for node in region.nodes if node in home}
             rows[region.key]["parts"] = sorted(parts.values())
-    if count is not None and count > 1:
-        notes.append(f"dynamo makes {count} graphs of it; the Python between them is in `not explained`")
+    if max(count or 0, len(graphs)) > 1:
+        notes.append(f"dynamo makes {max(count or 0, len(graphs))} graphs of it; the Python between them is in `not explained`")
     notes += broken
     tell("looking for operations that ship")
     for key, row in rows.items():
@@ -329,7 +343,7 @@ def profile(request):
         if row["kind"] != "joined" and is_static(ones[key]):
             tell(f"compiling {row['name']} by itself")
             try:
-                call, copies = alone(ones[key], device)
+                call, copies = alone(ones[key], whole[key], device)
                 with torch.no_grad():
                     call()
                     call, replays[key] = replayed(call, copies, device)

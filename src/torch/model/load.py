@@ -25,11 +25,23 @@ def load(folder, device, dtype, seed, named=None):
         return one.to(getattr(torch, dtype)) if dtype and one.is_floating_point() else one
 
     def draw(number):
-        torch.manual_seed(number)
+        from torch.utils._pytree import tree_map
+
+        seeded(number)
         with place:
-            return [moved(one) for one in given()]
+            return [tree_map(moved, one) for one in given()]
 
     return model, draw
+
+
+def seeded(number):
+    """All that a model's text may draw from: sizes come from Python's numbers, too."""
+    import random
+
+    torch.manual_seed(number)
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number % 2**32)
 
 
 def made(folder, device, seed, named):
@@ -38,7 +50,7 @@ def made(folder, device, seed, named):
     import contextlib
 
     def make():
-        torch.manual_seed(seed)
+        seeded(seed)
         if named:
             return of_function(named)
         if os.path.isfile(os.path.join(folder, "model.py")):
@@ -60,11 +72,28 @@ def of_file(file):
     module = types.ModuleType("warpsmith_model")
     module.__file__ = file
     sys.modules["warpsmith_model"] = module
-    exec(compile(text, file, "exec"), module.__dict__)
+    try:
+        exec(compile(text, file, "exec"), module.__dict__)
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        raise SystemExit(
+            f"{file} is no part of a package, so `from .name import` finds nothing; write `from name import` for a file beside it, or name a "
+            "function of the package with --load package.module:function"
+        ) from None
     for name in ("Model", "get_inputs"):
         if not hasattr(module, name):
             raise SystemExit(f"{file} has no `{name}`; it needs `Model` and `get_inputs()`, and may have `get_init_inputs()`")
-    return module.Model(*getattr(module, "get_init_inputs", list)()), module.get_inputs
+    return called(module.Model(*getattr(module, "get_init_inputs", list)()), module.get_inputs)
+
+
+def called(model, draw, first=None):
+    """A model that takes what `draw` gives as a list: a list or tuple, one tensor, or a dictionary by its names."""
+    first = draw() if first is None else first
+    if isinstance(first, dict):
+        names = list(first)
+        return Named(model, names), lambda: list(map(draw().__getitem__, names))
+    return model, lambda: listed(draw())
 
 
 def of_function(named):
@@ -92,11 +121,7 @@ def of_function(named):
 
     model, inputs = fresh()
     draw = inputs if callable(inputs) else lambda: fresh()[1]
-    first = draw() if callable(inputs) else inputs
-    if isinstance(first, dict):
-        names = list(first)
-        return Named(model, names), lambda: list(map(draw().__getitem__, names))
-    return model, lambda: listed(draw())
+    return called(model, draw, None if callable(inputs) else inputs)
 
 
 def listed(inputs):
@@ -155,9 +180,16 @@ def checkpoint_inputs(config, main, kind):
 
 def tensors_of(value):
     """The tensors in what a model gives, in order."""
+    import dataclasses
     from torch.utils._pytree import tree_leaves
 
-    return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
+    found = []
+    for one in tree_leaves(value):
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif dataclasses.is_dataclass(one) and not isinstance(one, type):
+            found += tensors_of([getattr(one, field.name) for field in dataclasses.fields(one)])
+    return found
 
 
 def wait(device):

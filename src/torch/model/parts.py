@@ -10,18 +10,18 @@ GRAPH_CALLS, GRAPH_US = 16, 2000.0
 TRACED = 5
 
 
-def alone(region, device):
-    """A call of a region by itself, on values like those it had: as torch.compile runs it, or, for a library, as PyTorch does. It takes the
+def alone(region, whole, device):
+    """A call of a region by itself, on values like those it had (`whole` are those of its inputs that are whole numbers): as torch.compile runs it, or, for a library, as PyTorch does. It takes the
     number of the call: what the pass does not compute itself, weights above all, is in no cache when the pass comes to it, so that there
     are copies of it on a GPU."""
-    places = [like(node, device) for node in region.inputs]
+    places = [like(node, value, device) for node, value in zip(region.inputs, whole)]
     weights = [at for at, node in enumerate(region.inputs) if root_of(node).op == "placeholder"]
     copies = [places]
     if torch.device(device).type == "cuda" and weights:
         size = sum(places[at].nbytes for at in weights)
         wanted = -(-COLD * torch.cuda.get_device_properties(device).L2_cache_size // max(size, 1))
         for _ in range(1, min(wanted, MOST_COPIES) if size >= LEAST_COPIED else 1):
-            copies.append([like(node, device) if at in weights else place for at, (node, place) in enumerate(zip(region.inputs, places))])
+            copies.append([like(node, whole[at], device) if at in weights else place for at, (node, place) in enumerate(zip(region.inputs, places))])
 
     call = graph_of(region)
     if region.kind == "fusible":
@@ -72,12 +72,14 @@ def traced(replay):
         return None
 
 
-def like(node, device):
+def like(node, known, device):
+    """Normal values; whole numbers as they were, where they are `known`: a divisor of zero ends the process, and rows that are looked up
+    are not all the first one."""
     value = node.meta["val"]
     made = torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype, device=device)
     if value.is_floating_point():
         return made.normal_()
-    return made.zero_()
+    return made.zero_() if known is None else made.copy_(known)
 
 
 def small(device):
