@@ -100,7 +100,8 @@ def attend(
     else:
         q_base, q_step = (item * H + head) * S_q * D, D
         kv_base, kv_step = (item * H_kv + shared) * S_kv * D, D
-    first = tl.program_id(0) * BM
+    # The tiles that see most come first, so that none of them is begun when all others are done.
+    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
     query = first.to(tl.int64) + tl.arange(0, BM)
     d = tl.arange(0, BLOCK_D)
     inside_d = d < D
