@@ -128,7 +128,7 @@ impl Plan<'_> {
         let (op, limits) = (self.op, self.limits);
         let stream = Stream::new(self.seed, Topic::FarSizes.name());
         let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
-        let mut all = Vec::new();
+        let mut all: [Vec<Question>; 2] = Default::default();
         let sizes = op.symbols.iter().filter(|symbol| is_size(op, symbol) && flags(op).all(|flag| flag != **symbol));
         for (number, symbol) in sizes.enumerate() {
             let listed = self.largest_listed(symbol);
@@ -143,7 +143,8 @@ impl Plan<'_> {
                 let most = if turn % 4 < 2 { FAR } else { FAR.max(FAR_LEAST / listed as f64) };
                 // What is wrong from some size on is wrong at the largest. A little more is another way through a kernel as well: evenly on
                 // a scale of factors.
-                let part = if turn / 4 % 2 == 0 { 1.0 } else { (1 + pick(0, 32)) as f64 / 32.0 };
+                let less = turn / 4 % 2;
+                let part = if less == 0 { 1.0 } else { (1 + pick(0, 32)) as f64 / 32.0 };
                 let factor = most.powf(part);
                 let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
                 let base = if turn % 2 == 0 { &op.smoke } else { thinnest };
@@ -168,13 +169,14 @@ impl Plan<'_> {
                     None => Some(self.plain(Topic::FarSizes, Case { shape, dtype, input: None, setting: 0 })),
                 };
                 let placing = fenced_if(pick(4, 2) == 0);
-                all.extend(question.map(|question| {
+                all[less as usize].extend(question.map(|question| {
                     let leeway = question.leeway.max(FAR_LEEWAY);
                     Question { leeway, sums: FAR_SUMS / leeway, placing, ..question }
                 }));
             }
         }
-        Ok(self.shuffled(all, Topic::FarSizes))
+        // The largest come first: many kernels are examined for a second or two.
+        Ok(all.into_iter().flat_map(|all| self.shuffled(all, Topic::FarSizes)).collect())
     }
 
     /// The largest value of a symbol in the operation's file and the target.
