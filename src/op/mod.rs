@@ -4,6 +4,8 @@
 
 mod check;
 mod draw;
+#[cfg(test)]
+mod draw_tests;
 mod dtype;
 mod error;
 mod function;

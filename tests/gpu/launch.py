@@ -17,6 +17,8 @@ import tomllib
 
 FACTS = dict(SMS=132, SMEM_MAX=232448, CC=90, L2=60 << 20)  # of an H200; Kernel asks the device where there is one
 PRELUDE = "src/backend/cuda/compile/prelude.rs"
+# What kernel files may include.
+HEADERS = pathlib.Path(__file__).resolve().parents[2] / "kernels/cuda/include"
 
 
 # ---- expressions of front matter
@@ -143,7 +145,8 @@ class Plan:
         rust = (pathlib.Path(root) / PRELUDE).read_text()
         head = re.search(r'const HEAD: &str = r"(.*?)";', rust, re.S)[1]
         types = re.search(rf'const {dtype.upper()}: &str = r#?"(.*?)"#?;\n', rust, re.S)[1]
-        named = set(re.findall(r"\w+", self.code))
+        headers = "".join((HEADERS / name).read_text() for name in re.findall(r'#include "(ws/\w+\.cuh)"', self.code))
+        named = set(re.findall(r"\w+", self.code + headers))
         macros = "".join(f"#define {name} ({value})\n" for name, value in self.macros.items() if name in named)
         return f"#define WS_SM {self.known['CC']}\n{head}{types}{macros}\n{self.code}\n"
 
@@ -179,7 +182,7 @@ def compiled(source, names, arch="sm_90a"):
     for name in names:
         checked(nvrtc.nvrtcAddNameExpression(program, name.encode()), name)
     options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"-default-device"]
-    options += [f"--include-path={folder}".encode() for folder in ("/usr/local/cuda/include",) if os.path.isdir(folder)]
+    options += [f"--include-path={folder}".encode() for folder in (HEADERS, "/usr/local/cuda/include") if os.path.isdir(folder)]
     code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     if code != 0:
         size = ctypes.c_size_t()

@@ -7,7 +7,7 @@
 # Steps: right (kernels that are right, each alone), wrong (one kernel made wrong in several ways), warm (how long verdicts take in a
 # worker that has judged before), run (kernels that beat PyTorch, started from as a run does: all of PyTorch's ways in pairs).
 # Run from the repository's root, after `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-torch),
-# KERNELBENCH the folder of the benchmark's level 1 (three kernels are for problems of its), WARPSMITH_PYTHON a Python with PyTorch.
+# KERNELBENCH the folder of the benchmark's level 1 (four kernels are for problems of its), WARPSMITH_PYTHON a Python with PyTorch.
 # Exit code: 0 all well, or no device; 1 something is not as expected; 2 nothing could be checked.
 set -u
 export LC_ALL=C
@@ -37,7 +37,7 @@ export WARPSMITH_PYTHON=$python
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 cp tests/gpu/torch/*.py tests/gpu/torch/*.cu "$place"
-[ -n "${KERNELBENCH:-}" ] && cp "$KERNELBENCH"/{4_M,36_,43_}*.py "$place"
+[ -n "${KERNELBENCH:-}" ] && cp "$KERNELBENCH"/{4_M,36_,43_,54_}*.py "$place"
 cd "$place" || exit 2
 "$warpsmith" init . >"$out/init.log" 2>&1
 
@@ -62,7 +62,8 @@ try() {
 
 # Kernels with their problem files, those of the benchmark where it is there.
 pairs=("plain.cu plain.py" "p82_depthwise.cu 82_depthwise.py" "smooth_loss.cu smooth_loss.py")
-for number in "p4_matrix_vector_multiplication.cu 4_Matrix_vector_multiplication_.py" "p36_rmsnorm.cu 36_RMSNorm_.py" "p43_max_pooling_3d.cu 43_Max_Pooling_3D.py"; do
+for number in "p4_matrix_vector_multiplication.cu 4_Matrix_vector_multiplication_.py" "p36_rmsnorm.cu 36_RMSNorm_.py" "p43_max_pooling_3d.cu 43_Max_Pooling_3D.py" \
+    "p54_conv_standard_3d.cu 54_conv_standard_3D__square_input__square_kernel.py"; do
     [ -f "${number#* }" ] && pairs+=("$number")
 done
 

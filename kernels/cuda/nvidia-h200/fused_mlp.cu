@@ -358,6 +358,9 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
                                    A_BYTES * PIECES, full + s);
                 }
             }
+            /* Until all stages are released: the other block's word for it orders nothing with the cluster's barrier, and must find this one here. */
+            if (PAIR > 1)
+                for (int stage = 0; stage < RING; stage++, next_stage()) wait(empty + s, phase ^ 1);
         }
         __syncwarp();
         if (SPLIT > 1) cluster_wait(), cluster_arrive();

@@ -488,6 +488,9 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                                      full + s, false, 0);
                 }
             }
+        /* Until all stages are released: the other block's word for it orders nothing with the cluster's barrier, and must find this one here. */
+        if (PAIR > 1 && threadIdx.x == MULTIPLIERS)
+            for (int stage = 0; stage < RING; stage++, next_stage()) wait(empty + s, phase ^ 1);
         __syncwarp();
         if (SPLIT > 1) cluster_wait(), cluster_arrive();
     } else {
