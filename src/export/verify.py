@@ -76,6 +76,11 @@ def exact(model, arguments, kept):
         return None
 
 
+def as_real(one):
+    """Complex numbers as pairs."""
+    return torch.view_as_real(one.resolve_conj()) if one.is_complex() else one
+
+
 def compare(name, ours, eager, right, known=None):
     """Each result that is floating-point on its own scale; others must be equal. `known` are errors that the original has as well, by result."""
     found = []
@@ -86,8 +91,7 @@ def compare(name, ours, eager, right, known=None):
             found.append({"way": name, "output": at, "error": None, "limit": None, "wrong": f"{own.dtype} {list(own.shape)} instead of {theirs.dtype} {list(theirs.shape)}"})
             continue
         reference = right[at] if right is not None else theirs
-        if own.is_complex():
-            own, theirs, reference = (torch.view_as_real(one.resolve_conj()) for one in (own, theirs, reference))
+        own, theirs, reference = as_real(own), as_real(theirs), as_real(reference)
         if not own.is_floating_point():
             share = float((own != theirs).double().mean()) if own.numel() else 0.0
             found.append({"way": name, "output": at, "error": share, "limit": 0.0, "wrong": f"{share:.1%} of its integers differ" if share else None})
@@ -111,7 +115,9 @@ def with_nan(model, arguments):
     changed = copy.deepcopy(arguments)
     for one in changed:
         if isinstance(one, torch.Tensor) and one.is_floating_point() and one.numel():
-            one.view(-1)[one.numel() // 3] = float("nan")
+            # Its elements may lie anywhere: turned, or one for several.
+            place = torch.unravel_index(torch.tensor(one.numel() // 3), one.shape)
+            one[tuple(int(at) for at in place)] = float("nan")
             return changed, "an input", lambda: None
     for name, one in model.named_parameters():
         if one.is_floating_point() and one.dim() == 1 and one.numel():
@@ -168,8 +174,7 @@ def changes(one, again):
     """Whether a result is another one than roundings in another order make it."""
     if one.shape != again.shape:
         return True
-    if one.is_complex():
-        one, again = torch.view_as_real(one.resolve_conj()), torch.view_as_real(again.resolve_conj())
+    one, again = as_real(one), as_real(again)
     if one.is_floating_point():
         error, same = off(again, one)
         return not same or error > UNITS * ROUNDOFF[one.dtype]

@@ -52,9 +52,6 @@ const LAUNCHES: u32 = 24;
 /// Launches that follow each other in a question about that, where there is memory for so many copies.
 const IN_A_ROW: u64 = 6;
 
-/// Bytes of memory for each element of a case of which all is compared: its tensors, and doubles for what is expected.
-const BYTES_EACH: u64 = 24;
-
 /// The questions for a target, in the order in which they are asked: some of each topic, then the next of each, so that
 /// whatever the budget is, everything has been asked about.
 ///
@@ -357,7 +354,7 @@ impl Plan<'_> {
     fn in_a_row(&self) -> Result<Vec<Question>, OpError> {
         let mut all = Vec::new();
         for wanted in self.target {
-            let one = self.op.all_elements(&wanted.shape)?.saturating_mul(BYTES_EACH).max(1);
+            let one = self.op.judged_bytes(&wanted.shape, wanted.dtype)?.max(1);
             let copies = (self.free_bytes / one).min(IN_A_ROW) as usize;
             let mut hostile = Vec::new();
             for input in self.op.hostile_inputs().filter(|input| copies > 1 && input.few_terms.is_none()) {
@@ -374,8 +371,8 @@ impl Plan<'_> {
         Ok(all)
     }
 
-    /// A tensor of more than 2^31 elements, by growing one size of the smallest shape, where memory allows: in the target's type,
-    /// else in the narrowest that the kernel serves.
+    /// A tensor of more than 2^31 elements, by growing one size of a listed shape, where memory allows: in the target's type, else in
+    /// the narrowest that the kernel serves.
     fn huge(&self) -> Result<Vec<Question>, OpError> {
         let timed = self.target.first().map_or(Dtype::F16, |wanted| wanted.dtype);
         let narrowest = self.dtypes.iter().copied().min_by_key(|dtype| dtype.bytes()).unwrap_or(timed);
@@ -402,8 +399,8 @@ impl Plan<'_> {
                     if self.fits(&grown, dtype)? {
                         let case = Case { shape: grown, dtype, input: None, setting: 0 };
                         let plain = self.plain(Topic::HugeTensors, case);
-                        // A row may be as long as the tensor.
-                        all.push(Question { leeway: FAR_LEEWAY, sums: FAR_SUMS, ..plain });
+                        // Rows are as long as those of far sizes.
+                        all.push(Question { leeway: FAR_LEEWAY, sums: FAR_SUMS / FAR_LEEWAY, ..plain });
                         continue 'symbols;
                     }
                 }

@@ -2,6 +2,7 @@
 //! and nothing is tested.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod compared;
 mod guilty;
 mod mixed;
 mod together;
@@ -96,8 +97,12 @@ impl Place {
 
     /// What a fresh Python prints as JSON, and what it says beside.
     fn python(&self, program: &str) -> (Value, String) {
+        self.python_with(program, &[])
+    }
+
+    fn python_with(&self, program: &str, arguments: &[&str]) -> (Value, String) {
         let mut command = Command::new(std::env::var_os(PYTHON).unwrap());
-        let output = self.prepare(command.args(["-c", program])).output().unwrap();
+        let output = self.prepare(command.args(["-c", program]).args(arguments)).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
         (serde_json::from_slice(&output.stdout).unwrap(), text(&output.stderr))
     }

@@ -262,9 +262,6 @@ def profile(request):
     torch.set_num_threads(request["threads"])
     model, draw = load(request["folder"], device, request["dtype"], request["seed"], request["load"])
     arguments = draw(request["seed"])
-    for at, one in enumerate(arguments):
-        if isinstance(one, torch.Tensor) and one.requires_grad:
-            arguments[at] = one.detach()
     notes, answer = [], {}
     tell("running it eagerly")
     with torch.no_grad():

@@ -21,7 +21,8 @@ def load(folder, device, dtype, seed, named=None):
     def moved(one):
         if not isinstance(one, torch.Tensor):
             return one
-        one = one.to(device)
+        # Nobody computes gradients here, and what has some of its own cannot be copied.
+        one = one.detach().to(device)
         return one.to(getattr(torch, dtype)) if dtype and one.is_floating_point() else one
 
     def draw(number):
