@@ -371,8 +371,11 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
             if (threadIdx.x % 128 < PAIR) arrive(empty + stage, part * PAIR + threadIdx.x % 128);
         };
         float sums[TILE_N / 2];
-        /* Boxes of 64 columns, in turn through two places that this warp has. */
+        /* Boxes of 64 columns, in turn through two places that this warp has, from one tile to the next as well: one may still be read. */
         char *const boxes = extra + threadIdx.x / 32 * 4096;
+        constexpr bool ODD = COLUMNS / 64 % 2 == 1;
+        int flipped = 0;
+        auto place = [&](int j) { return boxes + (ODD ? (j + flipped) % 2 : j % 2) * 2048; };
         auto next_box = [&] {
             if (threadIdx.x % 32 == 0) wait_for_stores<1>();
             __syncwarp();
@@ -382,8 +385,9 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
             if (!GATED) store_box(box, *c_map, column, row);
             else if (column / 64 < blocks)
                 store_bytes(box, hidden + (((int64_t)(row / TILE_M) * blocks + column / 64) * A_ROWS + row % TILE_M) * 64, 2048);
+            else store_nothing(); /* counts all the same, as the other place is next */
         };
-        (void)boxes, (void)next_box, (void)store_one;
+        (void)boxes, (void)place, (void)flipped, (void)next_box, (void)store_one;
         uint32_t kept[DEFERRED ? COLUMNS / 4 : 1]; /* the tile before, as it will be stored */
         int kept_row = (int)M, kept_column = 0;
         (void)kept, (void)kept_row, (void)kept_column;
@@ -409,8 +413,8 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
                     start_products();
                     if (kept_row < M) { /* a box of the tile before leaves meanwhile */
                         next_box();
-                        stage_pairs(boxes + j % 2 * 2048, kept + j * 16);
-                        store_one(boxes + j % 2 * 2048, kept_row, kept_column + j * 64);
+                        stage_pairs(place(j), kept + j * 16);
+                        store_one(place(j), kept_row, kept_column + j * 64);
                     }
                     wait_for_products<1>();
                     if (j > 0) release(before);
@@ -503,11 +507,12 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
                 if (warp_row >= M) continue;
 #pragma unroll
                 for (int j = 0; j < COLUMNS / 64; j++) {
-                    char *const box = at_once ? ring + (threadIdx.x / 32 * (COLUMNS / 64) + j) * 2048 : boxes + j % 2 * 2048;
+                    char *const box = at_once ? ring + (threadIdx.x / 32 * (COLUMNS / 64) + j) * 2048 : place(j);
                     if (!at_once) next_box();
                     stage_sums(box, sums + j * 32);
                     store_one(box, warp_row, j0 + j * 64);
                 }
+                if (ODD) flipped ^= 1;
             } else if constexpr (GATED) {
                 if (warp_row < M) store_hidden<COLUMNS>(sums, tile, tile_row + threadIdx.x % 32 / 4, j0, blocks);
             } else if constexpr (SPLIT == 1) {

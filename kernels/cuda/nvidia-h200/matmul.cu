@@ -45,8 +45,6 @@ ONE_ROW     = "dtype_bytes == 2 && trans_b == 1 && M == 1 && N <= ONE_WIDE && K 
 FEW_ROWS    = "!ONE_ROW && dtype_bytes == 2 && trans_b == 1 && M <= FEW && N <= FEW_WIDE && K % 64 == 0"
 TOKENS      = "M <= 8 ? 8 : 16"
 TMA         = "!ONE_ROW && !FEW_ROWS && dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"
-# Rows of a that are copied: with one token 8 of 64, the others of the tile are never stored.
-A_ROWS      = "!TMA ? 64 : min(TILE_M, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 : M <= 64 ? 64 : 128)"
 ROOM        = "max(1, SMS / (batch * ceil_div(M, TILE_M)))"     # blocks for each row of tiles
 GRAIN       = "trans_b == 1 ? 32 : 64 * PAIRS"
 # Few tiles: of NARROW columns, each shared by SPLIT blocks. Else as wide as fills the device once, 256 at most.
@@ -54,6 +52,9 @@ GRAIN       = "trans_b == 1 ? 32 : 64 * PAIRS"
 # the copy engine stores c it was not measured.
 WAVES       = "N % 8 != 0 && batch * ceil_div(M, TILE_M) == 1 ? ceil_div(N, ROOM * 256) : 1"
 TILE_N      = "!TMA ? 64 : ceil_div(N, NARROW) * 2 <= ROOM ? NARROW : min(256, max(GRAIN, ceil_div(ceil_div(N, ROOM * WAVES), GRAIN) * GRAIN))"
+# Rows of a that are copied: with one token 8 of 64, the others of the tile are never stored. wgmma reads 64, whatever they are: with 32 columns of b behind them
+# 32 must be there.
+A_ROWS      = "!TMA ? 64 : min(TILE_M, max(64 - TILE_N, M <= 8 ? 8 : M <= 16 ? 16 : M <= 32 ? 32 : M <= 64 ? 64 : 128))"
 SHARE       = "min(min(ROOM / ceil_div(N, TILE_N), MAX_SPLIT), K / 512)"
 # Clusters of 4 fit into 120 of an H200's 132 multiprocessors, no more.
 SPLIT       = "!TMA ? 1 : SHARE >= 4 && batch * ceil_div(M, TILE_M) * ceil_div(N, TILE_N) * 4 <= SMS * 10 / 11 ? 4 : SHARE >= 2 ? 2 : 1"
@@ -500,8 +501,11 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
             if (threadIdx.x % 128 < PAIR) arrive(empty + stage, part * PAIR + threadIdx.x % 128);
         };
         float sums[TILE_N / 2];
-#if BY_MAP /* in boxes of 64 columns, in turn through two places that this warp has */
+#if BY_MAP /* in boxes of 64 columns, in turn through two places that this warp has, from one tile to the next as well: one may still be read */
         char *const boxes = extra + threadIdx.x / 32 * 4096;
+        constexpr bool ODD = TILE_N / 64 % 2 == 1;
+        int flipped = 0;
+        auto place = [&](int j) { return boxes + (ODD ? (j + flipped) % 2 : j % 2) * 2048; };
         auto next_box = [&] {
             if (threadIdx.x % 32 == 0) wait_for_stores<1>();
             __syncwarp();
@@ -560,8 +564,8 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                 start_products();
                 if (kept_row < M) { /* a box of the tile before leaves meanwhile */
                     next_box();
-                    stage_pairs(boxes + j % 2 * 2048, kept + j * 16);
-                    if (threadIdx.x % 32 == 0) store_box(boxes + j % 2 * 2048, OF(kept_matrix, c_map), kept_column + j * 64, kept_row, WITHIN(kept_matrix));
+                    stage_pairs(place(j), kept + j * 16);
+                    if (threadIdx.x % 32 == 0) store_box(place(j), OF(kept_matrix, c_map), kept_column + j * 64, kept_row, WITHIN(kept_matrix));
                 }
                 wait_for_products<1>();
                 if (j > 0) release(before);
@@ -649,11 +653,12 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
             if (warp_row >= M) continue;
 #pragma unroll
             for (int j = 0; j < TILE_N / 64; j++) {
-                char *const box = LATER ? ring + (threadIdx.x / 32 * (TILE_N / 64) + j) * 2048 : boxes + j % 2 * 2048;
+                char *const box = LATER ? ring + (threadIdx.x / 32 * (TILE_N / 64) + j) * 2048 : place(j);
                 if (!LATER) next_box();
                 stage_sums(box, sums + j * 32);
                 if (threadIdx.x % 32 == 0) store_box(box, OF(matrix, c_map), j0 + j * 64, warp_row, WITHIN(matrix));
             }
+            if (ODD) flipped ^= 1;
 #elif BY_ROWS
             if (warp_row < M)
                 store_by_rows<TILE_N>((uint32_t *)(extra + threadIdx.x / 32 * 2304), sums, OF(matrix, c) + WITHIN(matrix) * M * N, warp_row, j0, M, N);

@@ -99,6 +99,8 @@ __device__ void store_bytes(const void *from, void *to, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
                  "cp.async.bulk.commit_group;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
+/* A copy of nothing, for wait_for_stores. */
+__device__ void store_nothing() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /* Waits until all but the last PENDING copies of this thread have read what they store. */
 template <int PENDING> __device__ void wait_for_stores() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
