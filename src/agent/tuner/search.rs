@@ -20,6 +20,9 @@ const MOST_ROWS: usize = 4;
 /// A variant row must promise this much more than the best move without one, in logarithm of time.
 const ROW_PRICE: f64 = 0.005;
 
+/// Points of a space that are all tried, whatever the surrogate says of them: it knows little after so few, and screening takes a second.
+const TRIED_IN_FULL: u64 = 48;
+
 /// How much uncertainty counts as promise, for the places of a batch in turn: from "take the best" to "go and see".
 const BOLDNESS: [f64; 6] = [0.2, 1.0, 0.5, 2.0, 1.0, 0.2];
 
@@ -170,10 +173,9 @@ impl<'a> Search<'a> {
                 )
             });
         }
-        // Enough to trust the surrogate: a tenth of a small space, a hundred points of a hundred thousand.
-        let enough =
-            (size / 10).min(40).max((size as f64).powf(0.4) as u64).max(2 * self.space.axes().len() as u64 + 2);
-        if (touched as u64) < enough {
+        // Enough to trust the surrogate: all of a very small space, a tenth of a small one, a hundred points of a hundred thousand.
+        let some = (size / 10).min(40).max((size as f64).powf(0.4) as u64).max(2 * self.space.axes().len() as u64 + 2);
+        if size <= TRIED_IN_FULL || (touched as u64) < some {
             return None;
         }
         let promise = unseen
