@@ -101,7 +101,8 @@ pub trait Backend: Sized {
     ) -> Result<Vec<Vec<Self::Image>>, BuildError>;
 
     /// The same, and tells `ready` of images while others are still being compiled: each with the index of its file and that of
-    /// its resolution. A backend whose compiler needs the cores that checking needs tells of none.
+    /// its resolution, and of none every few milliseconds while nothing else comes, which is time to do something else. A backend whose
+    /// compiler needs the cores that checking needs never calls it.
     ///
     /// # Errors
     /// The same.

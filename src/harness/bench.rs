@@ -305,9 +305,10 @@ impl<B: Backend> Bench<'_, B> {
         &self,
         kernel: KernelFile,
         shapes: &BTreeSet<(Shape, Dtype)>,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<Build<B>, Failure> {
         let wanted = Wanted { as_fits: true, ..Wanted::new(kernel, shapes) };
-        let mut builds = self.build_all(vec![wanted], &mut |_| ())?;
+        let mut builds = self.build_all(vec![wanted], &mut |_| meanwhile())?;
         builds.pop().ok_or_else(|| JudgeError::machine("build", "nothing was compiled").into())
     }
 

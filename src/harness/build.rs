@@ -25,6 +25,8 @@ type ByShape = BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>;
 pub struct Build<B: Backend> {
     kernel: Option<KernelFile>,
     images: Vec<B::Image>,
+    /// The constants that each image is compiled for; a library has none.
+    codes: Vec<Resolution>,
     by_shape: ByShape,
 }
 
@@ -79,19 +81,21 @@ impl<'a, B: Backend> Making<'a, B> {
     }
 
     /// How many of its sets of constants are compiled.
-    fn compiled(&self) -> usize {
+    pub(super) fn compiled(&self) -> usize {
         self.images.iter().flatten().count()
     }
 
     /// What is compiled of it by now, for the shapes that this serves.
     #[must_use]
     pub fn ready(&self) -> Build<B> {
-        let mut images = Vec::new();
+        let (mut images, mut codes) = (Vec::new(), Vec::new());
         let places: Vec<Option<usize>> = self
             .images
             .iter()
-            .map(|image| {
+            .zip(&self.plan.distinct)
+            .map(|(image, code)| {
                 images.push(image.clone()?);
+                codes.push(code.clone());
                 Some(images.len() - 1)
             })
             .collect();
@@ -99,7 +103,7 @@ impl<'a, B: Backend> Making<'a, B> {
             places[*index].map(|place| (key.clone(), (place, scratch.clone())))
         };
         let by_shape = self.by_shape.iter().filter_map(served).collect();
-        Build { kernel: Some(self.plan.kernel.clone()), images, by_shape }
+        Build { kernel: Some(self.plan.kernel.clone()), images, codes, by_shape }
     }
 
     /// The scratch that a shape and dtype want, compiled or not.
@@ -130,8 +134,7 @@ impl Plan {
                 return Err(too_much(shape, *dtype));
             }
             let scratch = ScratchBuffer::of(&kernel, &resolution);
-            // Scratch sizes differ by shape without changing the code.
-            let code = Resolution { scratch_elements: Vec::new(), ..resolution };
+            let code = code(resolution);
             let index = distinct.iter().position(|known| *known == code).unwrap_or_else(|| {
                 distinct.push(code);
                 distinct.len() - 1
@@ -159,7 +162,8 @@ impl Plan {
 impl<B: Backend> Build<B> {
     /// Compiles each kernel for every shape and dtype that it is wanted for, each distinct set of constants once, all at the
     /// same time. Where the backend compiles without being in the way of anything else, `early` is shown what is ready of the
-    /// first kernel whenever there is more. It ends with the first that fails, or when `cancelled` is set.
+    /// first kernel whenever there is more, and every few milliseconds besides. It ends with the first that fails, or when `cancelled` is
+    /// set.
     ///
     /// # Errors
     /// A verdict where a kernel is at fault, else the machine's failure.
@@ -175,7 +179,6 @@ impl<B: Backend> Build<B> {
         let mut first = planned.first().map(Making::new);
         let mut ready = |images: Vec<Ready<B::Image>>| {
             let Some(making) = &mut first else { return };
-            let before = making.compiled();
             for (_, resolution, image) in images.into_iter().filter(|(file, ..)| *file == 0) {
                 if making.take(op, resolution, image).is_err() {
                     // It is told when everything is compiled, as whatever else does not compile.
@@ -183,12 +186,10 @@ impl<B: Backend> Build<B> {
                     return;
                 }
             }
-            if making.compiled() > before {
-                early(making);
-            }
+            early(making);
         };
         let images = backend.compile_in_turn(op, &files, cancelled, &mut ready)?;
-        let build = |(Plan { kernel, mut by_shape, as_fits, .. }, images): (Plan, Vec<B::Image>)| {
+        let build = |(Plan { kernel, distinct, mut by_shape, as_fits, .. }, images): (Plan, Vec<B::Image>)| {
             for (resolution, image) in images.iter().enumerate() {
                 add_own_scratch(op, &mut by_shape, resolution, image);
             }
@@ -198,14 +199,14 @@ impl<B: Backend> Build<B> {
                 }
                 by_shape.remove(&(shape, dtype));
             }
-            Ok(Self { kernel: Some(kernel), images, by_shape })
+            Ok(Self { kernel: Some(kernel), images, codes: distinct, by_shape })
         };
         planned.into_iter().zip(images).map(build).collect()
     }
 
     /// What the user has today for these shapes where that is a library, with its name.
     pub fn library(backend: &B, op: &Operation, wanted: &BTreeSet<(Shape, Dtype)>) -> Option<(Self, &'static str)> {
-        let mut build = Self { kernel: None, images: Vec::new(), by_shape: BTreeMap::new() };
+        let mut build = Self { kernel: None, images: Vec::new(), codes: Vec::new(), by_shape: BTreeMap::new() };
         let mut named = None;
         for (shape, dtype) in wanted {
             let (image, name) = backend.library(op, shape, *dtype)?;
@@ -214,6 +215,47 @@ impl<B: Backend> Build<B> {
             named = Some(name);
         }
         named.map(|name| (build, name))
+    }
+
+    /// Takes in what else is compiled of the same kernel file.
+    pub(super) fn take_in(&mut self, other: Self) {
+        let begin = self.images.len();
+        self.images.extend(other.images);
+        self.codes.extend(other.codes);
+        self.by_shape.extend(other.by_shape.into_iter().map(|(key, (place, scratch))| (key, (begin + place, scratch))));
+    }
+
+    /// Has it serve a shape more where nothing has to be compiled for that; tells whether it does.
+    pub(super) fn serve(&mut self, backend: &B, op: &Operation, shape: &Shape, dtype: Dtype) -> bool {
+        let key = (shape.clone(), dtype);
+        if self.by_shape.contains_key(&key) {
+            return true;
+        }
+        let resolved = self.kernel.as_ref().and_then(|kernel| {
+            let resolution = kernel.resolve(shape, dtype, &backend.card().facts).ok()?;
+            scratch_bytes(kernel, &resolution)?;
+            Some((ScratchBuffer::of(kernel, &resolution), code(resolution)))
+        });
+        let Some((scratch, code)) = resolved else { return false };
+        let Some(place) = self.codes.iter().position(|known| *known == code) else { return false };
+        let mut added = BTreeMap::from([(key, (place, scratch))]);
+        add_own_scratch(op, &mut added, place, &self.images[place]);
+        let fits = too_large(&added).is_none();
+        if fits {
+            self.by_shape.extend(added);
+        }
+        fits
+    }
+
+    /// What of it computes one shape: whatever runs it loads no more than that.
+    pub(super) fn only(&self, shape: &Shape, dtype: Dtype) -> Result<Self, JudgeError> {
+        let (place, scratch) = self.image(shape, dtype)?;
+        Ok(Self {
+            kernel: self.kernel.clone(),
+            images: vec![self.images[place].clone()],
+            codes: self.codes.get(place).cloned().into_iter().collect(),
+            by_shape: BTreeMap::from([((shape.clone(), dtype), (0, scratch.to_vec()))]),
+        })
     }
 
     /// The kernel file; a library has none.
@@ -259,6 +301,11 @@ impl<B: Backend> Build<B> {
         }
         lines.join("\n")
     }
+}
+
+/// What a kernel is compiled for: scratch sizes differ by shape without changing the code.
+fn code(resolution: Resolution) -> Resolution {
+    Resolution { scratch_elements: Vec::new(), ..resolution }
 }
 
 /// Adds what the compiler asks for at each shape that `image` serves, which is known only now.

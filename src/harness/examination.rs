@@ -44,14 +44,14 @@ const PROLONGED: u32 = 2;
 /// An examination that is shorter has no time for a sanitizer, which compiles or starts anew.
 const FOR_INSTRUMENTS: Duration = Duration::from_secs(3);
 
-/// Examines a kernel that is right and fast. What was asked stands in `found`, whatever comes of it.
+/// Examines a kernel that is right and fast, of which `build` is compiled. What was asked stands in `found`, whatever comes of it.
 ///
 /// # Errors
 /// A rejection at the examination, or the machine's failure.
 pub(super) fn examine<B: Backend>(
     bench: &Bench<'_, B>,
     task: &EvaluationTask,
-    target: &[TargetShape],
+    (target, build): (&[TargetShape], Build<B>),
     found: &mut Examination,
 ) -> Result<(), Failure> {
     let began = Instant::now();
@@ -71,7 +71,8 @@ pub(super) fn examine<B: Backend>(
             instrument.look = Err(format!("{:.0} s are too little for it", limit.as_secs_f64()));
         }
     }
-    let outcome = beside(instruments, limit, found, |found| ask_all(bench, kernel, target, began + limit, found));
+    let outcome =
+        beside(instruments, limit, found, |found| ask_all(bench, kernel, (target, build), began + limit, found));
     found.took_s = began.elapsed().as_secs_f64();
     let (asked, seen) = outcome?;
     asked?;
@@ -123,7 +124,7 @@ fn beside(
 fn ask_all<B: Backend>(
     bench: &Bench<'_, B>,
     kernel: &KernelFile,
-    target: &[TargetShape],
+    (target, build): (&[TargetShape], Build<B>),
     end: Instant,
     found: &mut Examination,
 ) -> Result<(), Failure> {
@@ -134,49 +135,126 @@ fn ask_all<B: Backend>(
     let seed = Stream::new(bench.seed, "examination").bits(0);
     let all = questions(op, target, &kernel.front.dtypes, &limits, free, seed).map_err(JudgeError::from)?;
     // Where its own plan says no (its domain, too large a grid, too much scratch) a kernel is not asked: nothing wrong comes of it.
-    let served = |question: &Question| is_served(bench, kernel, &question.case);
-    let all: Vec<Question> = all.into_iter().filter(served).collect();
-    let began = Instant::now();
-    let (most, mut launched) = (PROLONGED * end.saturating_duration_since(began), Duration::ZERO);
-    let (mut rest, mut size, mut number) = (&all[..], BATCH, 0);
-    while !rest.is_empty() && Instant::now() < end + launched.min(most) {
-        let (batch, others) = rest.split_at(size.min(rest.len()));
-        rest = others;
-        let compiling = Instant::now();
+    let all = all.into_iter().filter(|question| is_served(bench, kernel, &question.case));
+    let mut asking = Asking {
+        bench,
+        limits,
+        seed,
+        end,
+        most: PROLONGED * end.saturating_duration_since(Instant::now()),
+        launched: Duration::ZERO,
+        build,
+        open: all.map(Some).collect(),
+        looked: 0,
+        put: 0,
+        found,
+    };
+    let (mut next, mut size) = (0, BATCH);
+    while next < asking.open.len() && !asking.left().is_zero() {
+        let places = next..asking.open.len().min(next + size);
+        next = places.end;
+        let wanted = places.clone().filter_map(|place| asking.open[place].as_ref());
         let shapes: BTreeSet<(Shape, Dtype)> =
-            batch.iter().map(|question| (question.case.shape.clone(), question.case.dtype)).collect();
-        let build = bench.build_as_fits(kernel.clone(), &shapes)?;
-        if compiling.elapsed() < end.saturating_duration_since(Instant::now()) / COMPILING {
+            wanted.map(|question| (question.case.shape.clone(), question.case.dtype)).collect();
+        let (compiling, mut meanwhile) = (Instant::now(), Ok(()));
+        let build = bench.build_as_fits(kernel.clone(), &shapes, &mut || {
+            if meanwhile.is_ok() {
+                meanwhile = asking.ask_what_is_compiled();
+            }
+        });
+        meanwhile?;
+        asking.build.take_in(build?);
+        asking.looked = 0;
+        if compiling.elapsed() < asking.left() / COMPILING {
             size = (2 * size).min(LARGEST_BATCH);
         }
-        for question in batch {
-            number += 1;
-            bench.check_cancelled()?;
-            if !build.serves(&question.case.shape, question.case.dtype) {
-                continue;
-            }
-            let left = (end + launched.min(most)).saturating_duration_since(Instant::now()).as_secs_f64();
-            if estimate(op, question, &limits).map_err(JudgeError::from)? > left {
-                continue;
-            }
-            bench.at(Stage::Examination, format!("{}: {}", question.topic.name(), describe(op, &question.case)));
-            let seed = Stream::new(seed, "question").bits(number);
-            let asked = Instant::now();
-            let answered = ask(bench, &build, question, seed);
-            let topic = question.topic.name().to_owned();
-            *found.asked_s.entry(topic.clone()).or_default() += asked.elapsed().as_secs_f64();
-            *found.asked.entry(topic).or_default() += 1;
-            launched += match answered {
-                // Others may have taken the memory that was free before.
-                Err(Failure::Judge(JudgeError::Machine { what, .. })) if question.topic == Topic::HugeTensors => {
-                    found.left_out.insert(question.topic.name().to_owned(), what);
-                    Duration::ZERO
-                }
-                answered => answered?,
-            };
+        for place in places {
+            asking.ask(place)?;
         }
     }
     Ok(())
+}
+
+/// An examination that is under way.
+struct Asking<'a, B: Backend> {
+    bench: &'a Bench<'a, B>,
+    limits: CaseLimits,
+    seed: u64,
+    end: Instant,
+    /// By how much launches may prolong it, and how long they took.
+    most: Duration,
+    launched: Duration,
+    /// All that is compiled by now.
+    build: Build<B>,
+    /// The questions that are not asked yet, in their order.
+    open: Vec<Option<Question>>,
+    /// How many of them were looked at for such as need no further compilation.
+    looked: usize,
+    /// How many were put.
+    put: u64,
+    found: &'a mut Examination,
+}
+
+impl<B: Backend> Asking<'_, B> {
+    fn left(&self) -> Duration {
+        (self.end + self.launched.min(self.most)).saturating_duration_since(Instant::now())
+    }
+
+    /// Puts the next question that is soon answered and needs nothing to be compiled: most of an examination on a GPU is compiling, and the
+    /// same code serves many sizes.
+    fn ask_what_is_compiled(&mut self) -> Result<(), Failure> {
+        let (op, backend) = (self.bench.op(), self.bench.backend);
+        while self.looked < self.open.len() && !self.left().is_zero() {
+            let place = self.looked;
+            self.looked += 1;
+            let Some(Question { topic, case, .. }) = &self.open[place] else { continue };
+            if topic.is_soon_answered() && self.build.serve(backend, op, &case.shape, case.dtype) {
+                return self.ask(place);
+            }
+        }
+        Ok(())
+    }
+
+    /// The question that is put where `place` is reached: where its topic has had its share of the time none, later the first that was left.
+    fn due(&self, place: usize) -> Option<usize> {
+        let topic = self.open[place].as_ref()?.topic;
+        if topic.share() >= 1.0 {
+            return Some(place);
+        }
+        let took = self.found.asked_s.get(topic.name()).copied().unwrap_or_default();
+        let is_due = took <= topic.share() * self.found.asked_s.values().sum::<f64>();
+        let mut left = self.open[..=place].iter();
+        left.position(|question| question.as_ref().is_some_and(|question| question.topic == topic)).filter(|_| is_due)
+    }
+
+    /// Puts a question, where it was not put before, the kernel serves it and there is time for it.
+    fn ask(&mut self, place: usize) -> Result<(), Failure> {
+        let Self { bench, limits, .. } = *self;
+        let Some(question) = self.due(place).and_then(|place| self.open[place].take()) else { return Ok(()) };
+        let (op, Case { shape, dtype, .. }) = (bench.op(), &question.case);
+        bench.check_cancelled()?;
+        let takes = estimate(op, &question, &limits).map_err(JudgeError::from)?;
+        if !self.build.serves(shape, *dtype) || takes > self.left().as_secs_f64() {
+            return Ok(());
+        }
+        let topic = question.topic.name().to_owned();
+        bench.at(Stage::Examination, format!("{topic}: {}", describe(op, &question.case)));
+        self.put += 1;
+        let seed = Stream::new(self.seed, "question").bits(self.put);
+        let asked = Instant::now();
+        let answered = ask(bench, &self.build.only(shape, *dtype)?, &question, seed);
+        *self.found.asked_s.entry(topic.clone()).or_default() += asked.elapsed().as_secs_f64();
+        *self.found.asked.entry(topic.clone()).or_default() += 1;
+        match answered {
+            Ok(took) => self.launched += took,
+            // Others may have taken the memory that was free before.
+            Err(Failure::Judge(JudgeError::Machine { what, .. })) if question.topic == Topic::HugeTensors => {
+                self.found.left_out.insert(topic, what);
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
 }
 
 /// Whether a kernel has a plan for a case, which it may refuse for sizes that nobody listed.

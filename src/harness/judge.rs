@@ -186,7 +186,7 @@ fn judge<B: Backend>(bench: &Bench<'_, B>, task: &EvaluationTask, found: &mut Fi
     found.against = timed.against;
     found.baselines = timed.baselines;
     if timed.verdict.advances() && task.examination_s > 0.0 {
-        examine(bench, task, &target, found.examination.insert(Examination::default()))?;
+        examine(bench, task, (&target, build), found.examination.insert(Examination::default()))?;
     }
     Ok(timed.verdict)
 }

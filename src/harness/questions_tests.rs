@@ -104,6 +104,37 @@ fn each_size_comes_far_beyond_all_that_is_listed() {
 }
 
 #[test]
+fn each_size_comes_far_beyond_once_before_one_comes_again() {
+    let (op, asked) = of("flash_attention", 1 << 38, 6);
+    let grown = |question: &Question| {
+        let beyond = |symbol: &&String| {
+            let listed = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges);
+            let most = listed.filter_map(|shape| op.complete(shape).unwrap().get(symbol)).max().unwrap();
+            question.case.shape.get(symbol).unwrap() > most
+        };
+        op.symbols.iter().find(beyond).unwrap().clone()
+    };
+    let far: Vec<String> = asked.iter().filter(|question| question.topic == Topic::FarSizes).map(grown).collect();
+    let sizes: BTreeSet<&String> = far.iter().collect();
+    assert!(sizes.len() >= 4, "{sizes:?}");
+    // A round may lack one for which there is no room at that size.
+    let first: BTreeSet<&String> = far.iter().take(sizes.len()).collect();
+    assert!(first.len() + 1 >= sizes.len(), "{far:?}");
+}
+
+#[test]
+fn a_size_is_often_a_multiple_of_another() {
+    let (_, asked) = of("flash_attention", 1 << 38, 8);
+    let mixed = asked.iter().filter(|question| question.topic == Topic::AnySizes).take(60);
+    let of_shape = |question: &Question, symbol| question.case.shape.get(symbol).unwrap();
+    let grouped = mixed.filter(|question| {
+        let (heads, of_keys) = (of_shape(question, "H"), of_shape(question, "H_kv"));
+        of_keys > 1 && heads / of_keys > 5
+    });
+    assert!(grouped.count() >= 3);
+}
+
+#[test]
 fn each_size_meets_sizes_of_the_others_that_no_listed_shape_has_with_it() {
     let (op, asked) = of("flash_attention", 1 << 38, 5);
     let mixed: Vec<_> = asked.iter().filter(|question| question.topic == Topic::AnySizes).take(300).collect();

@@ -35,6 +35,8 @@ pub(super) struct Stages<'a, B: Backend> {
     results: BTreeMap<(Stage, usize), CaseResult>,
     failure: Option<Failure>,
     occupancy: Vec<String>,
+    /// How much was compiled when it was last looked at.
+    compiled: usize,
 }
 
 impl<'a, B: Backend> Stages<'a, B> {
@@ -47,15 +49,17 @@ impl<'a, B: Backend> Stages<'a, B> {
     ) -> Result<Self, Failure> {
         let largest = most_work(bench.op(), target).map_err(JudgeError::from)?.map(timed_case);
         let (results, occupancy) = (BTreeMap::new(), Vec::new());
-        Ok(Self { bench, planned, largest, seed, arena: None, reserved: (0, 0), results, failure: None, occupancy })
+        let (arena, reserved, failure, compiled) = (None, (0, 0), None, 0);
+        Ok(Self { bench, planned, largest, seed, arena, reserved, results, failure, occupancy, compiled })
     }
 
     /// Judges what there is code for, in the order of the stages: one begins when all cases of those before have passed. A
     /// failure is told by [`Stages::finish`], because what does not compile comes before it.
     pub(super) fn early(&mut self, making: &Making<'_, B>) {
-        if self.failure.is_some() {
+        if self.failure.is_some() || making.compiled() == self.compiled {
             return;
         }
+        self.compiled = making.compiled();
         let reserved = self.reserve(&|case| making.scratch(&case.shape, case.dtype));
         self.failure = reserved.and_then(|()| self.proceed(&making.ready())).err();
         self.bench.at(Stage::Compile, "compiling");

@@ -56,11 +56,20 @@ impl Topic {
     /// Its questions that are asked before the next topic's: small cases are soon answered, and one alone seldom meets anything.
     pub(super) const fn at_once(self) -> usize {
         match self {
-            Self::RoundSizes => 6,
-            Self::AnySizes => 4,
+            Self::RoundSizes | Self::AnySizes => 6,
             Self::InARow | Self::FarSizes => 2,
             _ => 1,
         }
+    }
+
+    /// Whether its cases are small, and each unlike the others.
+    pub(super) const fn is_soon_answered(self) -> bool {
+        matches!(self, Self::AnySizes | Self::DrawnShapes)
+    }
+
+    /// Its share of the time that questions take, at the most: those for which more would leave none for others.
+    pub(super) fn share(self) -> f64 {
+        if self == Self::FarSizes { 0.25 } else { 1.0 }
     }
 
     /// What it keeps out is kept out by this.

@@ -34,13 +34,30 @@ const TRIES: u64 = 60;
 /// those that the operation draws: heads of 4 elements and a hidden row of one are no model's, and rounding does not average out in them.
 const MIXED_LEAST: u64 = 1024;
 
+/// Parts of the scale of a size's values, of which each is asked about before one is again.
+const PARTS: u64 = 8;
+
+/// What sizes have to do with each other, at the most: twelve heads of queries for each of keys, a layer that is four times as wide.
+const MULTIPLES: u64 = 16;
+
+/// What [`FAR_SUMS`] is there: a plain sum of 1000 terms of one sign behind one that is a thousand times as large loses half a unit of its last
+/// place with each of them, 9 times a bound of layernorm.
+const MIXED_SUMS: f64 = 16.0;
+
 /// Elements and multiplications of such a case, at the most: there are many, and few of them meet anything.
 const MIXED_ELEMENTS: u64 = 1 << 23;
 const MIXED_MACS: u64 = 1 << 30;
 
+/// Whether that question about sizes of any mixture has one that is timed.
+const fn is_held(turn: u64) -> bool {
+    turn % 2 == 1
+}
+
 impl Plan<'_> {
-    /// Every size for itself one that is timed, one that is listed, or any, and every flag: what each shape of a file has or lacks together
-    /// (heads of 128 where there are few queries, five heads of queries for each of keys) tells nothing.
+    /// Every size for itself one that is timed, one that is listed, a multiple or a part of another, or any, and every flag: what each shape of
+    /// a file has or lacks together (heads of 128 where there are few queries, five heads of queries for each of keys) tells nothing. In
+    /// turn one of the sizes is any of all its values, small and large ones, and the others give way to it. In every second question
+    /// one size is as it is timed, and the type is: the code is mostly that which is timed then, and nothing has to be compiled.
     pub(super) fn any_sizes(&self) -> Result<Vec<Question>, OpError> {
         let op = self.op;
         let stream = Stream::new(self.seed, Topic::AnySizes.name());
@@ -51,14 +68,12 @@ impl Plan<'_> {
         for turn in 0..MIXED {
             let drawn = |tries: u64| {
                 let pick = |what: u64, count: u64| stream.below(turn << 20 | tries << 12 | what, count);
-                self.mixture(&listed, pick)
+                self.mixture(&listed, (turn, tries), pick)
             };
-            let Some(shape) = (0..TRIES).find_map(|tries| self.is_soon_asked(drawn(tries)).transpose()).transpose()?
-            else {
-                continue;
-            };
+            let Some(shape) = (0..TRIES).find_map(|tries| self.soon_asked(&drawn(tries))) else { continue };
             let pick = |what: u64, count: u64| stream.below(turn << 20 | 0xff << 12 | what, count);
-            let dtype = self.dtypes[pick(0, self.dtypes.len() as u64) as usize];
+            let any = self.dtypes[pick(0, self.dtypes.len() as u64) as usize];
+            let dtype = if is_held(turn) { self.target.first().map_or(any, |timed| timed.dtype) } else { any };
             let question = match inputs.get(pick(1, 2 * inputs.len().max(1) as u64) as usize) {
                 Some(hostile) => {
                     let (shape, setting) =
@@ -73,19 +88,25 @@ impl Plan<'_> {
             };
             let placing = fenced_if(pick(3, 2) == 0);
             // Bounds were measured at listed shapes.
-            all.extend(question.map(|question| Question {
-                leeway: question.leeway.max(FAR_LEEWAY),
-                placing,
-                ..question
+            all.extend(question.map(|question| {
+                let leeway = question.leeway.max(FAR_LEEWAY);
+                Question { leeway, sums: MIXED_SUMS / leeway, placing, ..question }
             }));
         }
         Ok(all)
     }
 
-    /// A shape of which each size is drawn for itself; it may be none of the operation.
-    fn mixture(&self, listed: &[Shape], pick: impl Fn(u64, u64) -> u64) -> Shape {
+    /// A shape of which each size is drawn for itself; it may be none of the operation. The more `tries` it took, the smaller they are.
+    fn mixture(&self, listed: &[Shape], (turn, tries): (u64, u64), pick: impl Fn(u64, u64) -> u64) -> Shape {
         let op = self.op;
         let timed = &self.target[pick(0, self.target.len() as u64) as usize].shape;
+        let of_any_size = |symbol: &&String| is_size(op, symbol) && flags(op).all(|flag| flag != *symbol);
+        let sizes: Vec<&String> = op.symbols.iter().filter(of_any_size).collect();
+        let order = |what: &str, count: usize| Stream::new(self.seed, what).permutation(count);
+        let count = sizes.len().max(1) as u64;
+        let chosen = order("chosen size", sizes.len()).get((turn % count) as usize).map(|place| sizes[*place]);
+        let part = order("part of its scale", PARTS as usize)[(turn / count % PARTS) as usize] as f64;
+        let held = sizes.get((turn / 2 % count) as usize).filter(|_| is_held(turn)).copied();
         let mut shape = Shape::default();
         for (symbol, number) in op.symbols.iter().zip(1u64..) {
             let pick = |what: u64, count: u64| pick(number << 4 | what, count);
@@ -93,21 +114,32 @@ impl Plan<'_> {
             let values = listed.iter().filter_map(|shape| shape.get(symbol));
             let others: Vec<i64> = values.filter(|value| *value >= least || !is_size(op, symbol)).collect();
             let any_listed = |at: u64| others.get(at as usize).copied().unwrap_or(least);
+            // Evenly on a scale of factors, and as often a multiple of eight, as sizes of models are.
+            let anywhere = |place: f64, rounded: bool| {
+                let most = self.largest_listed(symbol).max(MIXED_LEAST) as f64;
+                let size = (least.max(1) as f64 * (most / least.max(1) as f64).powf(place)) as i64;
+                if rounded { (size + 7) / 8 * 8 } else { size }
+            };
+            let fraction = pick(3, 1 << 20) as f64 / f64::from(1 << 20);
             let value = if flags(op).any(|flag| flag == symbol) {
                 pick(0, 2) as i64
             } else if !is_size(op, symbol) {
                 any_listed(pick(1, others.len().max(1) as u64))
+            } else if let Some(size) = timed.get(symbol).filter(|_| held == Some(symbol)) {
+                size
+            } else if chosen == Some(symbol) {
+                anywhere((part + fraction) / PARTS as f64, pick(2, 2) == 0)
             } else {
-                match (pick(2, 4), timed.get(symbol)) {
+                let before: Vec<i64> = sizes.iter().filter_map(|size| shape.get(size)).collect();
+                match (pick(2, 5), timed.get(symbol)) {
                     (0, Some(size)) => size,
                     (1, _) => any_listed(pick(1, others.len().max(1) as u64)),
-                    // Evenly on a scale of factors, and as often a multiple of eight, as sizes of models are.
-                    (kind, _) => {
-                        let least = least.max(1) as f64;
-                        let most = self.largest_listed(symbol).max(MIXED_LEAST) as f64;
-                        let size = (least * (most / least).powf(pick(3, 1 << 20) as f64 / f64::from(1 << 20))) as i64;
-                        if kind == 2 { size } else { (size + 7) / 8 * 8 }
+                    (2, _) if !before.is_empty() => {
+                        let other = before[pick(4, before.len() as u64) as usize];
+                        let times = 1 + pick(5, MULTIPLES) as i64;
+                        (if other % times == 0 { other / times } else { other * times }).max(least)
                     }
+                    (kind, _) => anywhere(fraction.powf(1.0 + tries as f64 / 10.0), kind == 3),
                 }
             };
             shape = shape.with(symbol, value);
@@ -115,12 +147,12 @@ impl Plan<'_> {
         shape
     }
 
-    /// A shape, complete, where it is one of the operation and small.
-    fn is_soon_asked(&self, shape: Shape) -> Result<Option<Shape>, OpError> {
-        let Ok(shape) = self.op.complete(&shape) else { return Ok(None) };
-        let elements = self.op.all_elements(&shape)? <= self.limits.elements.min(MIXED_ELEMENTS);
-        let macs = self.op.macs(&shape)? <= self.limits.macs.min(MIXED_MACS);
-        Ok((elements && macs).then_some(shape))
+    /// A shape, complete, where it is one of the operation and small. One whose sizes no number holds is neither.
+    fn soon_asked(&self, shape: &Shape) -> Option<Shape> {
+        let shape = self.op.complete(shape).ok()?;
+        let elements = self.op.all_elements(&shape).ok()? <= self.limits.elements.min(MIXED_ELEMENTS);
+        let macs = self.op.macs(&shape).ok()? <= self.limits.macs.min(MIXED_MACS);
+        (elements && macs).then_some(shape)
     }
 
     /// One size at a time far beyond every listed one, at the smallest of the others: the way that no listed size takes.
@@ -128,7 +160,7 @@ impl Plan<'_> {
         let (op, limits) = (self.op, self.limits);
         let stream = Stream::new(self.seed, Topic::FarSizes.name());
         let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
-        let mut all: [Vec<Question>; 2] = Default::default();
+        let mut rounds: Vec<Vec<Question>> = vec![Vec::new(); FAR_EACH as usize];
         let sizes = op.symbols.iter().filter(|symbol| is_size(op, symbol) && flags(op).all(|flag| flag != **symbol));
         for (number, symbol) in sizes.enumerate() {
             let listed = self.largest_listed(symbol);
@@ -143,8 +175,7 @@ impl Plan<'_> {
                 let most = if turn % 4 < 2 { FAR } else { FAR.max(FAR_LEAST / listed as f64) };
                 // What is wrong from some size on is wrong at the largest. A little more is another way through a kernel as well: evenly on
                 // a scale of factors.
-                let less = turn / 4 % 2;
-                let part = if less == 0 { 1.0 } else { (1 + pick(0, 32)) as f64 / 32.0 };
+                let part = if turn / 4 % 2 == 0 { 1.0 } else { (1 + pick(0, 32)) as f64 / 32.0 };
                 let factor = most.powf(part);
                 let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
                 let base = if turn % 2 == 0 { &op.smoke } else { thinnest };
@@ -169,14 +200,14 @@ impl Plan<'_> {
                     None => Some(self.plain(Topic::FarSizes, Case { shape, dtype, input: None, setting: 0 })),
                 };
                 let placing = fenced_if(pick(4, 2) == 0);
-                all[less as usize].extend(question.map(|question| {
+                rounds[turn as usize].extend(question.map(|question| {
                     let leeway = question.leeway.max(FAR_LEEWAY);
                     Question { leeway, sums: FAR_SUMS / leeway, placing, ..question }
                 }));
             }
         }
-        // The largest come first: many kernels are examined for a second or two.
-        Ok(all.into_iter().flat_map(|all| self.shuffled(all, Topic::FarSizes)).collect())
+        // Each size once, then each again. The largest come first: many kernels are examined for a second or two.
+        Ok(rounds.into_iter().flat_map(|round| self.shuffled(round, Topic::FarSizes)).collect())
     }
 
     /// The largest value of a symbol in the operation's file and the target.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::compile::{Compiled, Compiler, Search, Told, Unit};
@@ -20,6 +20,9 @@ use crate::device::{DeviceCard, Opening, cached_card};
 use crate::evaluation::ErrorStats;
 use crate::kernel::FrontMatter;
 use crate::op::{Dtype, Operation, Pass, Sample, Shape};
+
+/// While nothing is compiled, whoever waits for it is told so as often.
+const IDLE: Duration = Duration::from_millis(2);
 
 /// Below this a launch is measured with others of a recording over rotated buffers, because a pair of events costs 4 µs and
 /// resolves half of one; above it alone, after a sweep of the cache (docs/how-timing-decides.md, "What is measured").
@@ -244,7 +247,12 @@ impl Backend for Cuda {
                 // Needed as soon as this is done, and a tenth of a second to load.
                 let _ = desk.cublas();
             }
-            while let Ok(first) = arrivals.recv() {
+            loop {
+                let first = match arrivals.recv_timeout(IDLE) {
+                    Ok(first) => Some(first),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                };
                 // What came while the one before was looked at is shown at once.
                 let image = |(file, resolution, compiled): Ready<Compiled>| {
                     let Source { kernel, resolutions, .. } = files[file];
@@ -252,7 +260,7 @@ impl Backend for Cuda {
                     images[file][resolution] = Some(image.clone());
                     (file, resolution, image)
                 };
-                ready(std::iter::once(first).chain(arrivals.try_iter()).map(image).collect());
+                ready(first.into_iter().chain(arrivals.try_iter()).map(image).collect());
             }
             compiling.join().unwrap_or_else(|_| Err(BuildError::Machine("the compiler's thread ended".into())))
         })?;
