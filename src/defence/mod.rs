@@ -102,7 +102,7 @@ defences! {
     ConstantAddresses = "constant-addresses",
     /// A launch that may begin early must wait for the one in front of it.
     Waits = "waits",
-    /// A sum by the last block must have a fence.
+    /// A sum by the last block must have a fence, and a loop waits for what it has the copy engine store.
     LastBlockFences = "last-block-fences",
     /// Shared memory is filled with rubbish before each sample.
     SharedRubbish = "shared-rubbish",

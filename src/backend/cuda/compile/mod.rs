@@ -14,6 +14,7 @@ mod find;
 mod flow;
 mod frame;
 mod key;
+mod leaving;
 mod lexer;
 mod messages;
 mod names;

@@ -13,6 +13,7 @@ use crate::defence::Defence;
 
 use super::facts::{Condition, Facts, Origin};
 use super::flow::{Graph, Node, flows, functions};
+use super::leaving;
 use super::lexer::Statement;
 use super::ptx::{Instruction, Numbers, tokens};
 use super::waits;
@@ -33,6 +34,9 @@ pub(super) fn check(statements: &[Statement<'_>], numbers: &Numbers) -> Result<W
         let any = |what: &dyn Fn(&Instruction<'_>) -> bool| graph.nodes.iter().any(|node| what(&node.step.instruction));
         let stores = any(&|instruction| matches!(instruction.kind(), "st" | "red") && !instruction.in_space("shared"));
         let tells = any(&counts) || any(&polls) || stores && graph.nodes.iter().any(|node| node.step.goes_back());
+        if Defence::LastBlockFences.stands() && any(&leaving::leaves) {
+            leaving::check(&graph)?;
+        }
         let waits = any(&|instruction| instruction.kind() == "griddepcontrol");
         if !tells && !waits && !any(&is_unordered) {
             continue;
