@@ -146,31 +146,43 @@ fn ask_all<B: Backend>(
         build,
         open: all.map(Some).collect(),
         looked: 0,
-        put: 0,
         found,
     };
     let (mut next, mut size) = (0, BATCH);
     while next < asking.open.len() && !asking.left().is_zero() {
         let places = next..asking.open.len().min(next + size);
         next = places.end;
-        let wanted = places.clone().filter_map(|place| asking.open[place].as_ref());
-        let shapes: BTreeSet<(Shape, Dtype)> =
-            wanted.map(|question| (question.case.shape.clone(), question.case.dtype)).collect();
-        let (compiling, mut meanwhile) = (Instant::now(), Ok(()));
-        let build = bench.build_as_fits(kernel.clone(), &shapes, &mut || {
-            if meanwhile.is_ok() {
-                meanwhile = asking.ask_what_is_compiled();
+        let mut shapes: BTreeSet<(Shape, Dtype)> = BTreeSet::new();
+        for Question { case, .. } in asking.open[places.clone()].iter().flatten() {
+            if !asking.build.serve(bench.backend, op, &case.shape, case.dtype) {
+                shapes.insert((case.shape.clone(), case.dtype));
             }
-        });
-        meanwhile?;
-        asking.build.take_in(build?);
-        asking.looked = 0;
+        }
+        let compiling = Instant::now();
+        if !shapes.is_empty() {
+            let mut meanwhile = Ok(());
+            let build = bench.build_as_fits(kernel.clone(), &shapes, &mut || {
+                if meanwhile.is_ok() {
+                    meanwhile = asking.ask_what_is_compiled();
+                }
+            });
+            meanwhile?;
+            asking.build.take_in(build?);
+            asking.looked = 0;
+        }
         if compiling.elapsed() < asking.left() / COMPILING {
             size = (2 * size).min(LARGEST_BATCH);
         }
         for place in places {
             asking.ask(place)?;
         }
+    }
+    // Those whose topic had had its share.
+    for place in 0..asking.open.len() {
+        if asking.left().is_zero() {
+            break;
+        }
+        asking.put(place)?;
     }
     Ok(())
 }
@@ -190,8 +202,6 @@ struct Asking<'a, B: Backend> {
     open: Vec<Option<Question>>,
     /// How many of them were looked at for such as need no further compilation.
     looked: usize,
-    /// How many were put.
-    put: u64,
     found: &'a mut Examination,
 }
 
@@ -227,10 +237,15 @@ impl<B: Backend> Asking<'_, B> {
         left.position(|question| question.as_ref().is_some_and(|question| question.topic == topic)).filter(|_| is_due)
     }
 
-    /// Puts a question, where it was not put before, the kernel serves it and there is time for it.
+    /// Puts the question that is due at `place`.
     fn ask(&mut self, place: usize) -> Result<(), Failure> {
+        self.due(place).map_or(Ok(()), |place| self.put(place))
+    }
+
+    /// Puts a question, where it was not put before, the kernel serves it and there is time for it.
+    fn put(&mut self, place: usize) -> Result<(), Failure> {
         let Self { bench, limits, .. } = *self;
-        let Some(question) = self.due(place).and_then(|place| self.open[place].take()) else { return Ok(()) };
+        let Some(question) = self.open[place].take() else { return Ok(()) };
         let (op, Case { shape, dtype, .. }) = (bench.op(), &question.case);
         bench.check_cancelled()?;
         let takes = estimate(op, &question, &limits).map_err(JudgeError::from)?;
@@ -239,8 +254,7 @@ impl<B: Backend> Asking<'_, B> {
         }
         let topic = question.topic.name().to_owned();
         bench.at(Stage::Examination, format!("{topic}: {}", describe(op, &question.case)));
-        self.put += 1;
-        let seed = Stream::new(self.seed, "question").bits(self.put);
+        let seed = Stream::new(self.seed, "question").bits(place as u64);
         let asked = Instant::now();
         let answered = ask(bench, &self.build.only(shape, *dtype)?, &question, seed);
         *self.found.asked_s.entry(topic.clone()).or_default() += asked.elapsed().as_secs_f64();

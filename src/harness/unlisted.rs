@@ -1,7 +1,7 @@
 //! Questions about sizes that no listed shape has: whatever a file lists, a kernel can be right there alone.
 
 use crate::defence::Defence;
-use crate::op::{Adversarial, Case, OpError, Shape};
+use crate::op::{Adversarial, Case, Dtype, OpError, Shape, TargetShape};
 use crate::rng::Stream;
 
 use super::cases::{flags, is_size};
@@ -48,32 +48,51 @@ const MIXED_SUMS: f64 = 16.0;
 const MIXED_ELEMENTS: u64 = 1 << 23;
 const MIXED_MACS: u64 = 1 << 30;
 
-/// Whether that question about sizes of any mixture has one that is timed.
-const fn is_held(turn: u64) -> bool {
-    turn % 2 == 1
+/// What is wanted of a mixture of sizes: the timed shape beside which it is drawn, and of which one size is held where `held` names it; which size is
+/// any of its values, in which part of its scale; and how many draws were none.
+struct Wanted<'a> {
+    beside: &'a TargetShape,
+    held: Option<&'a String>,
+    chosen: Option<&'a String>,
+    part: u64,
+    tries: u64,
 }
 
 impl Plan<'_> {
     /// Every size for itself one that is timed, one that is listed, a multiple or a part of another, or any, and every flag: what each shape of
     /// a file has or lacks together (heads of 128 where there are few queries, five heads of queries for each of keys) tells nothing. In
-    /// turn one of the sizes is any of all its values, small and large ones, and the others give way to it. In every second question
-    /// one size is as it is timed, and the type is: the code is mostly that which is timed then, and nothing has to be compiled.
+    /// turn one of the sizes is any of all its values, small and large ones, and the others give way to it. In half of the questions
+    /// another is as it is timed, and the type is: the code is mostly that which is timed then, and nothing has to be compiled.
     pub(super) fn any_sizes(&self) -> Result<Vec<Question>, OpError> {
         let op = self.op;
         let stream = Stream::new(self.seed, Topic::AnySizes.name());
         let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
         let files = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges).chain(&op.decode);
         let listed: Vec<Shape> = files.map(|shape| op.complete(shape)).collect::<Result<_, _>>()?;
+        let of_any_size = |symbol: &&String| is_size(op, symbol) && flags(op).all(|flag| flag != *symbol);
+        let sizes: Vec<&String> = op.symbols.iter().filter(of_any_size).collect();
+        let count = sizes.len().max(1) as u64;
+        let order = |what: &str, count: usize| Stream::new(self.seed, what).permutation(count);
+        let (in_turn, parts) = (order("chosen size", sizes.len()), order("part of its scale", PARTS as usize));
         let mut all = Vec::new();
-        for turn in 0..MIXED {
+        // A problem's shape may be the only one.
+        let turns = if op.symbols.is_empty() { 0 } else { MIXED };
+        for turn in 0..turns {
+            let pick = |what: u64, count: usize| stream.below(turn << 20 | 0xfe << 12 | what, count as u64) as usize;
+            let chosen = in_turn.get((turn % count) as usize).map(|place| sizes[*place]);
+            let others: Vec<&String> = sizes.iter().copied().filter(|size| Some(*size) != chosen).collect();
+            let is_held = !others.is_empty() && pick(0, 2) == 0;
+            let held = is_held.then(|| others[pick(1, others.len())]);
+            let beside = &self.target[pick(2, self.target.len())];
+            let part = parts[(turn / count % PARTS) as usize] as u64;
             let drawn = |tries: u64| {
                 let pick = |what: u64, count: u64| stream.below(turn << 20 | tries << 12 | what, count);
-                self.mixture(&listed, (turn, tries), pick)
+                self.mixture(&listed, &Wanted { beside, held, chosen, part, tries }, pick)
             };
             let Some(shape) = (0..TRIES).find_map(|tries| self.soon_asked(&drawn(tries))) else { continue };
             let pick = |what: u64, count: u64| stream.below(turn << 20 | 0xff << 12 | what, count);
             let any = self.dtypes[pick(0, self.dtypes.len() as u64) as usize];
-            let dtype = if is_held(turn) { self.target.first().map_or(any, |timed| timed.dtype) } else { any };
+            let dtype = if is_held { beside.dtype } else { any };
             let question = match inputs.get(pick(1, 2 * inputs.len().max(1) as u64) as usize) {
                 Some(hostile) => {
                     let (shape, setting) =
@@ -90,24 +109,18 @@ impl Plan<'_> {
             // Bounds were measured at listed shapes.
             all.extend(question.map(|question| {
                 let leeway = question.leeway.max(FAR_LEEWAY);
-                Question { leeway, sums: MIXED_SUMS / leeway, placing, ..question }
+                // A result of 16 bits is rounded as elsewhere.
+                let sums = if dtype == Dtype::F32 { MIXED_SUMS / leeway } else { question.sums };
+                Question { leeway, sums, placing, ..question }
             }));
         }
         Ok(all)
     }
 
-    /// A shape of which each size is drawn for itself; it may be none of the operation. The more `tries` it took, the smaller they are.
-    fn mixture(&self, listed: &[Shape], (turn, tries): (u64, u64), pick: impl Fn(u64, u64) -> u64) -> Shape {
-        let op = self.op;
-        let timed = &self.target[pick(0, self.target.len() as u64) as usize].shape;
-        let of_any_size = |symbol: &&String| is_size(op, symbol) && flags(op).all(|flag| flag != *symbol);
-        let sizes: Vec<&String> = op.symbols.iter().filter(of_any_size).collect();
-        let order = |what: &str, count: usize| Stream::new(self.seed, what).permutation(count);
-        let count = sizes.len().max(1) as u64;
-        let chosen = order("chosen size", sizes.len()).get((turn % count) as usize).map(|place| sizes[*place]);
-        let part = order("part of its scale", PARTS as usize)[(turn / count % PARTS) as usize] as f64;
-        let held = sizes.get((turn / 2 % count) as usize).filter(|_| is_held(turn)).copied();
-        let mut shape = Shape::default();
+    /// A shape of which each size is drawn for itself; it may be none of the operation. The more draws were none, the smaller it is.
+    fn mixture(&self, listed: &[Shape], wanted: &Wanted<'_>, pick: impl Fn(u64, u64) -> u64) -> Shape {
+        let (op, timed) = (self.op, &wanted.beside.shape);
+        let (mut shape, mut before) = (Shape::default(), Vec::new());
         for (symbol, number) in op.symbols.iter().zip(1u64..) {
             let pick = |what: u64, count: u64| pick(number << 4 | what, count);
             let least = op.random.get(symbol).map_or(1, |(low, _)| *low);
@@ -125,23 +138,26 @@ impl Plan<'_> {
                 pick(0, 2) as i64
             } else if !is_size(op, symbol) {
                 any_listed(pick(1, others.len().max(1) as u64))
-            } else if let Some(size) = timed.get(symbol).filter(|_| held == Some(symbol)) {
+            } else if let Some(size) = timed.get(symbol).filter(|_| wanted.held == Some(symbol)) {
                 size
-            } else if chosen == Some(symbol) {
-                anywhere((part + fraction) / PARTS as f64, pick(2, 2) == 0)
+            } else if wanted.chosen == Some(symbol) {
+                anywhere((wanted.part as f64 + fraction) / PARTS as f64, pick(2, 2) == 0)
             } else {
-                let before: Vec<i64> = sizes.iter().filter_map(|size| shape.get(size)).collect();
                 match (pick(2, 5), timed.get(symbol)) {
                     (0, Some(size)) => size,
                     (1, _) => any_listed(pick(1, others.len().max(1) as u64)),
                     (2, _) if !before.is_empty() => {
-                        let other = before[pick(4, before.len() as u64) as usize];
+                        let other: i64 = before[pick(4, before.len() as u64) as usize];
                         let times = 1 + pick(5, MULTIPLES) as i64;
-                        (if other % times == 0 { other / times } else { other * times }).max(least)
+                        let is_part = other % times == 0 && pick(6, 2) == 0;
+                        (if is_part { other / times } else { other * times }).max(least)
                     }
-                    (kind, _) => anywhere(fraction.powf(1.0 + tries as f64 / 10.0), kind == 3),
+                    (kind, _) => anywhere(fraction.powf(1.0 + wanted.tries as f64 / 10.0), kind == 3),
                 }
             };
+            if is_size(op, symbol) && flags(op).all(|flag| flag != symbol) {
+                before.push(value);
+            }
             shape = shape.with(symbol, value);
         }
         shape
@@ -184,7 +200,7 @@ impl Plan<'_> {
                     Ok(op.all_elements(shape)? <= limits.elements && op.macs(shape)? <= limits.macs)
                 };
                 while size > listed && !at(size).is_ok_and(|shape| small(&shape).unwrap_or(false)) {
-                    size = size / 2 + 1;
+                    size = (size / 2 + 1).min(size - 1);
                 }
                 let Ok(shape) = at(size) else { continue };
                 if size <= listed {

@@ -420,6 +420,7 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
                     if (j > 0) release(before);
                     before = s;
                 }
+            if (DEFERRED && ODD && kept_row < M) flipped ^= 1;
             for (; slice < last; slice++, next_stage()) {
                 start_products();
                 /* These products run on; those of the slice before are done now, and its stage can be filled again. */

@@ -2,7 +2,7 @@
 //!
 //! A copy from shared memory to the device's (`cp.async.bulk` with a `bulk_group`) is still reading while the kernel goes on. Whoever writes
 //! there in the next turn of a loop waits for it first (`cp.async.bulk.wait_group.read`); a wait behind the loop comes too late. Which
-//! memory is written is not followed: a loop in which shared memory is written and leaves, and nothing waits, is refused.
+//! memory is written is not followed: a loop in which shared memory is written by ordinary stores and leaves, and nothing waits, is refused.
 
 use super::flow::Graph;
 use super::ptx::Instruction;
@@ -18,7 +18,12 @@ fn waits(instruction: &Instruction<'_>) -> bool {
 }
 
 fn writes_shared(instruction: &Instruction<'_>) -> bool {
-    matches!(instruction.kind(), "st" | "stmatrix" | "wmma" | "red" | "atom") && instruction.in_space("shared")
+    let writes = match instruction.kind() {
+        "st" | "stmatrix" | "red" | "atom" => true,
+        "wmma" => instruction.has("store"),
+        _ => false,
+    };
+    writes && instruction.in_space("shared")
 }
 
 /// Refuses a kernel with a loop that fills shared memory anew from which a copy may still be reading.

@@ -34,7 +34,9 @@ pub(super) fn check(statements: &[Statement<'_>], numbers: &Numbers) -> Result<W
         let any = |what: &dyn Fn(&Instruction<'_>) -> bool| graph.nodes.iter().any(|node| what(&node.step.instruction));
         let stores = any(&|instruction| matches!(instruction.kind(), "st" | "red") && !instruction.in_space("shared"));
         let tells = any(&counts) || any(&polls) || stores && graph.nodes.iter().any(|node| node.step.goes_back());
-        if Defence::LastBlockFences.stands() && any(&leaving::leaves) {
+        // Of a kernel that is not launched it is not known which arguments are numbers.
+        let is_launched = numbers.is_empty() || numbers.contains_key(kernel.name);
+        if Defence::LastBlockFences.stands() && is_launched && any(&leaving::leaves) {
             leaving::check(&graph)?;
         }
         let waits = any(&|instruction| instruction.kind() == "griddepcontrol");
@@ -42,8 +44,6 @@ pub(super) fn check(statements: &[Statement<'_>], numbers: &Numbers) -> Result<W
             continue;
         }
         let facts = Facts::of(&graph, numbers.get(kernel.name));
-        // Of a kernel that is not launched it is not known which arguments are numbers.
-        let is_launched = numbers.is_empty() || numbers.contains_key(kernel.name);
         if Defence::LastBlockFences.stands() && is_launched {
             if any(&is_unordered) {
                 unordered(&graph, &Facts::of_whole_addresses(&graph, numbers.get(kernel.name)))?;
