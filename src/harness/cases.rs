@@ -151,6 +151,11 @@ pub(super) fn is_size(op: &Operation, symbol: &str) -> bool {
     op.tensors.iter().flat_map(|tensor| &tensor.shape).any(|dimension| dimension.names().contains(&symbol))
 }
 
+/// The symbols that may have many values: sizes, but for flags.
+pub(super) fn sizes(op: &Operation) -> impl Iterator<Item = &String> {
+    op.symbols.iter().filter(|symbol| is_size(op, symbol) && flags(op).all(|flag| flag != **symbol))
+}
+
 /// The symbols that are zero or one by their drawn values, whether a tensor's shape names them or not.
 pub(super) fn flags(op: &Operation) -> impl Iterator<Item = &str> {
     op.random.iter().filter(|(_, bounds)| **bounds == (0, 1)).map(|(symbol, _)| symbol.as_str())

@@ -4,7 +4,7 @@ use crate::defence::Defence;
 use crate::op::{Adversarial, Case, Dtype, OpError, Shape, TargetShape};
 use crate::rng::Stream;
 
-use super::cases::{flags, is_size};
+use super::cases::{flags, is_size, sizes};
 use super::questions::{Plan, Question, fenced_if};
 use super::topic::Topic;
 
@@ -48,13 +48,15 @@ const MIXED_SUMS: f64 = 16.0;
 const MIXED_ELEMENTS: u64 = 1 << 23;
 const MIXED_MACS: u64 = 1 << 30;
 
-/// What is wanted of a mixture of sizes: the timed shape beside which it is drawn, and of which one size is held where `held` names it; which size is
-/// any of its values, in which part of its scale; and how many draws were none.
-struct Wanted<'a> {
-    beside: &'a TargetShape,
+/// How one mixture of sizes is drawn.
+struct Mixture<'a> {
+    timed: &'a TargetShape,
+    /// The size that is as in `timed`.
     held: Option<&'a String>,
+    /// The size that is any of its values, in this part of its scale.
     chosen: Option<&'a String>,
     part: u64,
+    /// How many draws were no shape, or too large.
     tries: u64,
 }
 
@@ -69,8 +71,7 @@ impl Plan<'_> {
         let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
         let files = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges).chain(&op.decode);
         let listed: Vec<Shape> = files.map(|shape| op.complete(shape)).collect::<Result<_, _>>()?;
-        let of_any_size = |symbol: &&String| is_size(op, symbol) && flags(op).all(|flag| flag != *symbol);
-        let sizes: Vec<&String> = op.symbols.iter().filter(of_any_size).collect();
+        let sizes: Vec<&String> = sizes(op).collect();
         let count = sizes.len().max(1) as u64;
         let order = |what: &str, count: usize| Stream::new(self.seed, what).permutation(count);
         let (in_turn, parts) = (order("chosen size", sizes.len()), order("part of its scale", PARTS as usize));
@@ -83,16 +84,16 @@ impl Plan<'_> {
             let others: Vec<&String> = sizes.iter().copied().filter(|size| Some(*size) != chosen).collect();
             let is_held = !others.is_empty() && pick(0, 2) == 0;
             let held = is_held.then(|| others[pick(1, others.len())]);
-            let beside = &self.target[pick(2, self.target.len())];
+            let timed = &self.target[pick(2, self.target.len())];
             let part = parts[(turn / count % PARTS) as usize] as u64;
             let drawn = |tries: u64| {
                 let pick = |what: u64, count: u64| stream.below(turn << 20 | tries << 12 | what, count);
-                self.mixture(&listed, &Wanted { beside, held, chosen, part, tries }, pick)
+                self.mixture(&listed, &Mixture { timed, held, chosen, part, tries }, pick)
             };
             let Some(shape) = (0..TRIES).find_map(|tries| self.soon_asked(&drawn(tries))) else { continue };
             let pick = |what: u64, count: u64| stream.below(turn << 20 | 0xff << 12 | what, count);
             let any = self.dtypes[pick(0, self.dtypes.len() as u64) as usize];
-            let dtype = if is_held { beside.dtype } else { any };
+            let dtype = if is_held { timed.dtype } else { any };
             let question = match inputs.get(pick(1, 2 * inputs.len().max(1) as u64) as usize) {
                 Some(hostile) => {
                     let (shape, setting) =
@@ -118,8 +119,8 @@ impl Plan<'_> {
     }
 
     /// A shape of which each size is drawn for itself; it may be none of the operation. The more draws were none, the smaller it is.
-    fn mixture(&self, listed: &[Shape], wanted: &Wanted<'_>, pick: impl Fn(u64, u64) -> u64) -> Shape {
-        let (op, timed) = (self.op, &wanted.beside.shape);
+    fn mixture(&self, listed: &[Shape], how: &Mixture<'_>, pick: impl Fn(u64, u64) -> u64) -> Shape {
+        let (op, timed) = (self.op, &how.timed.shape);
         let (mut shape, mut before) = (Shape::default(), Vec::new());
         for (symbol, number) in op.symbols.iter().zip(1u64..) {
             let pick = |what: u64, count: u64| pick(number << 4 | what, count);
@@ -138,10 +139,10 @@ impl Plan<'_> {
                 pick(0, 2) as i64
             } else if !is_size(op, symbol) {
                 any_listed(pick(1, others.len().max(1) as u64))
-            } else if let Some(size) = timed.get(symbol).filter(|_| wanted.held == Some(symbol)) {
+            } else if let Some(size) = timed.get(symbol).filter(|_| how.held == Some(symbol)) {
                 size
-            } else if wanted.chosen == Some(symbol) {
-                anywhere((wanted.part as f64 + fraction) / PARTS as f64, pick(2, 2) == 0)
+            } else if how.chosen == Some(symbol) {
+                anywhere((how.part as f64 + fraction) / PARTS as f64, pick(2, 2) == 0)
             } else {
                 match (pick(2, 5), timed.get(symbol)) {
                     (0, Some(size)) => size,
@@ -152,10 +153,10 @@ impl Plan<'_> {
                         let is_part = other % times == 0 && pick(6, 2) == 0;
                         (if is_part { other / times } else { other * times }).max(least)
                     }
-                    (kind, _) => anywhere(fraction.powf(1.0 + wanted.tries as f64 / 10.0), kind == 3),
+                    (kind, _) => anywhere(fraction.powf(1.0 + how.tries as f64 / 10.0), kind == 3),
                 }
             };
-            if is_size(op, symbol) && flags(op).all(|flag| flag != symbol) {
+            if sizes(op).any(|size| size == symbol) {
                 before.push(value);
             }
             shape = shape.with(symbol, value);
@@ -177,8 +178,7 @@ impl Plan<'_> {
         let stream = Stream::new(self.seed, Topic::FarSizes.name());
         let inputs: Vec<&Adversarial> = op.hostile_inputs().collect();
         let mut rounds: Vec<Vec<Question>> = vec![Vec::new(); FAR_EACH as usize];
-        let sizes = op.symbols.iter().filter(|symbol| is_size(op, symbol) && flags(op).all(|flag| flag != **symbol));
-        for (number, symbol) in sizes.enumerate() {
+        for (number, symbol) in sizes(op).enumerate() {
             let listed = self.largest_listed(symbol);
             // Where the others are smallest this one can be largest.
             let elements = |shape: &&Shape| {
