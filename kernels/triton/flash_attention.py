@@ -10,8 +10,12 @@ BM     = { value = 128, choices = [16, 32, 64, 128] }           # queries of a p
 BN     = { value = 64,  choices = [16, 32, 64, 128] }           # keys at a time
 WARPS  = { value = 8,   choices = [4, 8] }
 STAGES = { value = 3,   choices = [1, 2, 3, 4] }                # tiles of keys and values on their way
+HEADS  = { value = 32,  choices = [1, 8, 16, 32] }              # heads that run together where queries see unequally many keys, at most
 [let]
 BLOCK_D = "max(16, next_power_of_2(D))"
+# As many of them have their keys and values in half of the L2 cache; then the groups are made equal, because each ends by itself.
+FIT      = "max(1, min(HEADS, L2 / 2 * H / (2 * H_kv * S_kv * D * dtype_bytes)))"
+TOGETHER = "causal ? ceil_div(H, ceil_div(H, FIT)) : 1"
 [[variant]]    # f32 is multiplied by ordinary instructions, in registers
 when = "dtype_bytes == 4 && D > 128"
 tune = { BM = 16, BN = 16, WARPS = 4, STAGES = 1 }
@@ -24,13 +28,16 @@ tune = { BM = 16, BN = 64, WARPS = 4, STAGES = 3 }
 [[variant]]    # registers, or shared memory, do not suffice for more
 when = "D > 128 || SMEM_MAX < 140000"
 tune = { BM = 64, BN = 32, WARPS = 4, STAGES = 2 }
+[[variant]]    # few tiles that take unequally long: smaller ones leave less to wait for at the end
+when = "CC >= 90 && causal && D <= 64 && B * H * ceil_div(S_q, 128) <= 4 * SMS"
+tune = { BM = 64, BN = 64, WARPS = 4, STAGES = 3 }
 [[launch]]
 kernel = "attend"
-grid   = ["ceil_div(S_q, BM)", "H", "B"]
+grid   = ["ceil_div(S_q, BM) * H", "B"]
 num_warps = "WARPS"
 num_stages = "STAGES"
 constexprs = { BM = "BM", BN = "BN", BLOCK_D = "BLOCK_D", CAUSAL = "causal", BSHD = "bshd", WHOLE_D = "BLOCK_D == D" }
-args   = ["q", "k", "v", "o", "H", "H_kv", "S_q", "S_kv", "D", "scale"]
+args   = ["q", "k", "v", "o", "H", "H_kv", "S_q", "S_kv", "D", "TOGETHER", "scale"]
 ---
 
 A program has BM queries of one head and goes over the keys a tile at a time, with a running maximum and sum (FlashAttention-2: Dao 2023).
@@ -87,12 +94,25 @@ def over_keys(
 
 
 @triton.jit
+def tile_of(S_q, H, together, BM: tl.constexpr):
+    """Which queries of which head a program has. Of the heads that run together, the tiles that see most come first, so that none of them is begun
+    when all others are done."""
+    pid = tl.program_id(0)
+    tiles = tl.cdiv(S_q, BM).to(tl.int32)
+    heads = together.to(tl.int32)
+    group = pid // (heads * tiles)
+    inside = pid % (heads * tiles)
+    width = min(H.to(tl.int32) - group * heads, heads)
+    return tiles - 1 - inside // width, (group * heads + inside % width).to(tl.int64)
+
+
+@triton.jit
 def attend(
-    q, k, v, o, H, H_kv, S_q, S_kv, D, scale,
+    q, k, v, o, H, H_kv, S_q, S_kv, D, together, scale,
     BM: tl.constexpr, BN: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, BSHD: tl.constexpr, WHOLE_D: tl.constexpr,
 ):
-    head = tl.program_id(1).to(tl.int64)
-    item = tl.program_id(2).to(tl.int64)
+    tile, head = tile_of(S_q, H, together, BM)
+    item = tl.program_id(1).to(tl.int64)
     shared = head // (H // H_kv)
     if BSHD:
         q_base, q_step = (item * S_q * H + head) * D, H * D
@@ -100,8 +120,7 @@ def attend(
     else:
         q_base, q_step = (item * H + head) * S_q * D, D
         kv_base, kv_step = (item * H_kv + shared) * S_kv * D, D
-    # The tiles that see most come first, so that none of them is begun when all others are done.
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
+    first = tile * BM
     query = first.to(tl.int64) + tl.arange(0, BM)
     d = tl.arange(0, BLOCK_D)
     inside_d = d < D

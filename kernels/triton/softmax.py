@@ -5,13 +5,15 @@ dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]
 divisible = ["cols"]
 [tune]
-WARPS = { value = 8, choices = [4, 8, 16] }                     # of a program that keeps a long row, or goes over one
+WARPS = { value = 8, choices = [4, 8, 16] }                     # of a program that keeps a long row
 TILE  = { value = 2048, choices = [1024, 2048, 4096] }          # elements of the short rows that a program takes together
 KEPT  = { value = 16384, choices = [4096, 8192, 16384, 32768] } # columns up to which a row is kept in registers
-PART  = { value = 4096, choices = [2048, 4096, 8192] }          # columns at a time of a longer one
+WIDE  = { value = 32, choices = [16, 32] }                      # warps of a program that has a longer row
+HELD  = { value = 7, choices = [4, 6, 7, 8] }                   # pieces of 16 bytes that a thread of it keeps
 [let]
 BLOCK = "next_power_of_2(cols)"
 ROWS  = "max(1, TILE / BLOCK)"
+VEC   = "16 / dtype_bytes"
 [[launch]]
 kernel = "softmax_kept"
 when   = "cols <= KEPT"
@@ -20,17 +22,17 @@ num_warps = "BLOCK <= 2048 ? 4 : BLOCK > 8192 ? 2 * WARPS : WARPS"
 constexprs = { ROWS = "ROWS", BLOCK = "BLOCK" }
 args   = ["x", "y", "rows", "cols"]
 [[launch]]
-kernel = "softmax_in_parts"
+kernel = "softmax_in_pieces"
 when   = "cols > KEPT"
 grid   = ["rows"]
-num_warps = "WARPS"
-constexprs = { PART = "PART" }
+num_warps = "WIDE"
+constexprs = { LANES = "WIDE * 32", VEC = "VEC", HELD = "min(HELD, ceil_div(cols, WIDE * 32 * VEC))" }
 args   = ["x", "y", "cols"]
 ---
 
 Bound by memory. Where a row fits into registers it is read once, and short rows are taken together, so that a program has enough bytes
-on their way. Of a longer one maximum and sum are found in one go over parts of it (online softmax: Milakov and Gimelshein 2018), and
-what is read again comes from the L2 cache where the row fits there.
+on their way. Of a longer one maximum and sum are found in one go (online softmax: Milakov and Gimelshein 2018); what registers hold of it is read
+once, and the rest comes from the L2 cache when it is read again.
 """
 
 import triton
@@ -65,20 +67,58 @@ def shift_for(top):
 
 
 @triton.jit
-def softmax_in_parts(x, y, cols, PART: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * cols
-    at = tl.arange(0, PART)
-    top = tl.full([PART], -float("inf"), tl.float32)
-    total = tl.zeros([PART], tl.float32)
-    for start in range(0, cols, PART):
-        value = tl.load(x + row + start + at, mask=start + at < cols, other=-float("inf")).to(tl.float32)
-        higher = larger(top, value)
-        shift = shift_for(higher)
-        total = total * tl.exp2((top - shift) * LOG2E) + tl.exp2((value - shift) * LOG2E)
+def packed(value):
+    """The same as if it were new: halves that the compiler knows to be needed again it keeps widened, in twice the registers."""
+    if value.dtype.primitive_bitwidth == 16:
+        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], dtype=value.dtype, is_pure=False, pack=2)
+    else:
+        return value
+
+
+@triton.jit
+def powers(value, shift):
+    return tl.exp2((value.to(tl.float32) - shift) * LOG2E)
+
+
+@triton.jit
+def softmax_in_pieces(x, y, cols, LANES: tl.constexpr, VEC: tl.constexpr, HELD: tl.constexpr):
+    # Pieces of 16 bytes begin where memory has them, wherever the row does; single elements are left before and after them.
+    begin = tl.program_id(0).to(tl.int64) * cols
+    first = tl.cdiv(begin, VEC) * VEC
+    last = (begin + cols) // VEC * VEC
+    pieces = (last - first) // VEC
+    around = tl.arange(0, 2 * VEC)
+    single_at = tl.where(around < first - begin, begin, last - (first - begin)) + around
+    is_single = around < cols - (last - first)
+    single = tl.load(x + single_at, mask=is_single, other=-float("inf")).to(tl.float32)
+    lane = tl.arange(0, LANES)
+    place = lane[:, None] * VEC + tl.arange(0, VEC)[None, :]
+    held = ()
+    for i in tl.static_range(HELD):
+        there = (i * LANES + lane < pieces)[:, None]
+        held = held + (packed(tl.load(x + first + i * LANES * VEC + place, mask=there, other=-float("inf"))),)
+    # Each lane has a maximum of its own, and a sum relative to it.
+    top = tl.full([LANES], -float("inf"), tl.float32)
+    for i in tl.static_range(HELD):
+        top = larger(top, tl.reduce(held[i].to(tl.float32), 1, larger))
+    total = tl.zeros([LANES], tl.float32)
+    kept = ()
+    for i in tl.static_range(HELD):
+        kept = kept + (packed(held[i]),)
+        total += tl.sum(powers(kept[i], shift_for(top)[:, None]), 1)
+    for start in range(HELD * LANES, pieces, LANES):
+        value = tl.load(x + first + start * VEC + place, mask=(start + lane < pieces)[:, None], other=-float("inf"))
+        higher = larger(top, tl.reduce(value.to(tl.float32), 1, larger))
+        total = total * powers(top, shift_for(higher)) + tl.sum(powers(value, shift_for(higher)[:, None]), 1)
         top = higher
-    shift = shift_for(tl.reduce(top, 0, larger))
-    share = 1.0 / tl.sum(total * tl.exp2((top - shift) * LOG2E), 0)
-    for start in range(0, cols, PART):
-        mask = start + at < cols
-        value = tl.load(x + row + start + at, mask=mask, other=-float("inf")).to(tl.float32)
-        tl.store(y + row + start + at, (tl.exp2((value - shift) * LOG2E) * share).to(y.dtype.element_ty), mask=mask)
+    # Where all of a row is minus infinity it is 0/0, NaN.
+    shift = shift_for(larger(tl.reduce(top, 0, larger), tl.reduce(single, 0, larger)))
+    share = 1.0 / (tl.sum(total * powers(top, shift), 0) + tl.sum(powers(single, shift), 0))
+    tl.store(y + single_at, (powers(single, shift) * share).to(y.dtype.element_ty), mask=is_single)
+    for i in tl.static_range(HELD):
+        value = powers(packed(kept[i]), shift) * share
+        tl.store(y + first + i * LANES * VEC + place, value.to(y.dtype.element_ty), mask=(i * LANES + lane < pieces)[:, None])
+    for start in range(HELD * LANES, pieces, LANES):
+        there = (start + lane < pieces)[:, None]
+        value = powers(tl.load(x + first + start * VEC + place, mask=there, other=-float("inf")), shift) * share
+        tl.store(y + first + start * VEC + place, value.to(y.dtype.element_ty), mask=there)
