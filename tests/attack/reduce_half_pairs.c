@@ -1,6 +1,7 @@
 /*---
 # in long f16 rows two elements are added in half precision first: loses bits, and 40000 + 40000 is infinite though the sum is finite
 # class: values near the largest of the type; bounds that grow with the length of a sum
+# needs: avx512_fp16
 op = "reduce"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]

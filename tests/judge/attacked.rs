@@ -3,14 +3,18 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
+use warpsmith::backend::cpu::available_memory;
 use warpsmith::evaluation::{Evaluation, Stage, Verdict};
 use warpsmith::harness::{EvaluationTask, Precision};
 use warpsmith::kernel::KernelFile;
 use warpsmith::op::{Dtype, OpSource, Shape, TargetShape};
 use warpsmith::worker::protocol::Ask;
 
-use crate::bench::{Edits, ROUNDS, answer, correct, edit, read, task};
+use crate::bench::{Edits, ROUNDS, answer, answer_within, correct, edit, read, task};
 use crate::honest::small;
 
 /// No maximum is subtracted where the condition holds, which may look at the row `x + r * cols`.
@@ -198,23 +202,49 @@ fn refused(only: &str) {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "c")).collect();
     files.sort();
-    let mut accepted = Vec::new();
     files.retain(|file| file.to_string_lossy().contains(only));
     assert!(!files.is_empty(), "no attempt is named {only}");
-    for file in &files {
-        let text = std::fs::read_to_string(file).unwrap();
-        if only.is_empty() && text.contains("\n# by chance: ") {
-            continue;
+    let texts = files.iter().map(|file| (file, std::fs::read_to_string(file).unwrap()));
+    let wanted = |text: &str| !only.is_empty() || !text.contains("\n# by chance: ");
+    let attempts: Vec<_> = texts.filter(|(file, text)| wanted(text) && does_wrong_here(file, text)).collect();
+    // Each is examined by one process, most of its time on one core, and with tensors as large as memory allows.
+    let (next, accepted) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let lanes = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = available_memory().map(|bytes| bytes / lanes as u64);
+    std::thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                while let Some((file, text)) = attempts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let began = Instant::now();
+                    let evaluation: Evaluation = answer_within(Ask::Evaluate(Box::new(attempt(text))), memory);
+                    let verdict = evaluation.verdict;
+                    let name = file.file_name().unwrap().display().to_string();
+                    println!(
+                        "{name:<35} {:>5.0} s {:<8} {:<12} {}",
+                        began.elapsed().as_secs_f64(),
+                        verdict.status(),
+                        verdict.stage().name(),
+                        verdict.why()
+                    );
+                    if correct(&verdict) {
+                        accepted.lock().unwrap().push(name);
+                    }
+                }
+            });
         }
-        let evaluation: Evaluation = answer(Ask::Evaluate(Box::new(attempt(&text))));
-        let verdict = evaluation.verdict;
-        let name = file.file_name().unwrap().display().to_string();
-        println!("{name:<35} {:<8} {:<12} {}", verdict.status(), verdict.stage().name(), verdict.why());
-        if correct(&verdict) {
-            accepted.push(name);
-        }
+    });
+    assert_eq!(accepted.into_inner().unwrap(), Vec::<String>::new(), "accepted");
+}
+
+/// Whether the processor has the instructions that an attempt does wrong with, by a line of its own.
+fn does_wrong_here(file: &Path, text: &str) -> bool {
+    let Some(needed) = text.lines().take(12).find_map(|line| line.strip_prefix("# needs: ")) else { return true };
+    let listed = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let has = listed.split_whitespace().any(|flag| flag == needed);
+    if !has {
+        println!("skipped, as this processor has no {needed}: {}", file.display());
     }
-    assert!(accepted.is_empty(), "accepted: {accepted:?}");
+    has
 }
 
 fn verdict(edits: Edits) -> Verdict {

@@ -50,16 +50,26 @@ pub async fn start() -> Client {
 
 /// What a worker says to `ask`: the same one for all tests that have the same place, one after another.
 pub fn answer<T: serde::de::DeserializeOwned>(ask: Ask) -> T {
+    answer_within(ask, None)
+}
+
+/// The same, of a worker that takes no more than so many bytes: those that judge at the same time must not take all that there is.
+pub fn answer_within<T: serde::de::DeserializeOwned>(ask: Ask, memory: Option<u64>) -> T {
     static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-    static WORKERS: Mutex<BTreeMap<usize, Client>> = Mutex::new(BTreeMap::new());
+    static WORKERS: Mutex<BTreeMap<(usize, Option<u64>), Client>> = Mutex::new(BTreeMap::new());
     let workers = || WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = RUNTIME
         .get_or_init(|| tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
-    let idle = workers().remove(&slot::slot());
-    let mut client = idle.unwrap_or_else(|| runtime.block_on(start()));
+    let place = (slot::slot(), memory);
+    let idle = workers().remove(&place);
+    let mut client = idle.unwrap_or_else(|| {
+        let (program, mut arguments) = worker();
+        arguments.splice(0..0, memory.map(|bytes| format!("WARPSMITH_MEMORY={bytes}")));
+        runtime.block_on(Client::start(&program, &arguments)).unwrap()
+    });
     let cancel = CancellationToken::new();
     let said = runtime.block_on(client.ask(ask, &mut |_| {}, &cancel)).unwrap();
-    workers().insert(slot::slot(), client);
+    workers().insert(place, client);
     said
 }
 

@@ -10,8 +10,10 @@ mod together;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 use tempfile::TempDir;
 use warpsmith::torch::{PYTHON, Python, Service};
@@ -29,13 +31,15 @@ const THREE: &str = include_str!("kernels/three.c");
 /// The folder of kernels to begin with, where there are any.
 const OF_MINE: &str = "kernels-of-mine";
 
-/// PyTorch computes with all cores: beside another test, what it takes is what the other leaves.
-static ALONE: Mutex<()> = Mutex::new(());
+/// As many models at a time, each on a core of its own: most of a test is compilers, which take one. A device is locked in its cache's
+/// folder, so each lane has one.
+static LANES: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
 
-/// A workspace with the model in it, of which there is one at a time; none where there is no PyTorch.
+/// A workspace with the model in it; none where there is no PyTorch.
 struct Place {
     folder: TempDir,
-    _alone: MutexGuard<'static, ()>,
+    lane: usize,
+    _held: MutexGuard<'static, ()>,
 }
 
 impl Place {
@@ -48,14 +52,15 @@ impl Place {
             println!("skipped, as nothing can be asked of PyTorch: {error}");
             return None;
         }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lane, held) = free_lane();
+        on_a_core_of_its_own(lane);
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("model")).unwrap();
         let small = MODEL.replace("width=256, hidden=512", &format!("width={WIDTH}, hidden={HIDDEN}"));
         let small = small.replace("torch.randn(512, 256)", &format!("torch.randn({ROWS}, {WIDTH})"));
         assert!(small.contains(ROWS) && small.contains(HIDDEN), "the model has other sizes now");
         std::fs::write(folder.path().join("model/model.py"), small).unwrap();
-        Some(Self { folder, _alone: alone })
+        Some(Self { folder, lane, _held: held })
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -63,7 +68,7 @@ impl Place {
     }
 
     fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache-torch");
+        let cache = format!("{}/cache-torch-{}", env!("CARGO_TARGET_TMPDIR"), self.lane);
         command
             .current_dir(self.folder.path())
             .env("WARPSMITH_CACHE", cache)
@@ -106,6 +111,31 @@ impl Place {
         assert!(output.status.success(), "{}", text(&output.stderr));
         (serde_json::from_slice(&output.stdout).unwrap(), text(&output.stderr))
     }
+}
+
+/// One of [`LANES`], as soon as there is one that nobody has.
+fn free_lane() -> (usize, MutexGuard<'static, ()>) {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let free = LANES.iter().enumerate().find_map(|(lane, held)| match held.try_lock() {
+        Ok(held) => Some((lane, held)),
+        Err(TryLockError::Poisoned(held)) => Some((lane, held.into_inner())),
+        Err(TryLockError::WouldBlock) => None,
+    });
+    free.unwrap_or_else(|| {
+        let lane = NEXT.fetch_add(1, Ordering::Relaxed) % LANES.len();
+        (lane, LANES[lane].lock().unwrap_or_else(PoisonError::into_inner))
+    })
+}
+
+/// This thread, and what it starts, computes on one core. PyTorch's threads wait for each other in loops: two on a core that something
+/// else computes on take many times as long.
+fn on_a_core_of_its_own(lane: usize) {
+    static ALL: OnceLock<CpuSet> = OnceLock::new();
+    let all = ALL.get_or_init(|| sched_getaffinity(None).unwrap());
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
+    let mut mine = CpuSet::new();
+    mine.set(cores[lane % cores.len()]);
+    sched_setaffinity(None, &mine).unwrap();
 }
 
 fn text(bytes: &[u8]) -> String {

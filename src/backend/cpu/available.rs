@@ -1,7 +1,16 @@
 //! How much memory the machine has free.
 
-/// Bytes that can be had without swapping, as the system and its control groups say; `None` where they do not.
+/// A number of bytes, or of KiB, MiB or GiB with a `K`, `M` or `G` behind it, that is all that may be taken of the machine's memory.
+pub const MEMORY: &str = "WARPSMITH_MEMORY";
+
+/// Bytes that can be had without swapping, as the system and its control groups say, and no more than [`MEMORY`] says; `None` where nobody
+/// says anything.
 pub fn available_memory() -> Option<u64> {
+    let told = std::env::var(MEMORY).ok().and_then(|text| bytes(&text));
+    told.into_iter().chain(of_the_system()).min()
+}
+
+fn of_the_system() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| meminfo(&text));
     let group = read("/sys/fs/cgroup/memory.max")
@@ -11,6 +20,15 @@ pub fn available_memory() -> Option<u64> {
         (Some(system), Some(group)) => Some(system.min(group)),
         (system, group) => system.or(group),
     }
+}
+
+/// `16G`, `512M`, `1000000`.
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let units = [("K", 10), ("M", 20), ("G", 30)];
+    let unit = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
@@ -35,6 +53,16 @@ mod tests {
         assert_eq!(meminfo(text), Some(20 << 20));
         for odd in ["", "MemAvailable: 12 MB\n", "MemAvailable: lots kB\n", "MemAvailable: 18446744073709551615 kB\n"] {
             assert_eq!(meminfo(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_taken_is_a_number_with_a_unit_or_without() {
+        for (text, expected) in [("16G", 16 << 30), ("512M", 512 << 20), (" 7K\n", 7 << 10), ("1000", 1000)] {
+            assert_eq!(bytes(text), Some(expected), "{text:?}");
+        }
+        for odd in ["", "G", "1.5G", "-1", "16 GB", "99999999999G"] {
+            assert_eq!(bytes(odd), None, "{odd:?}");
         }
     }
 
