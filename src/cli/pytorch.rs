@@ -101,21 +101,29 @@ pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Kernel files that the user has: by operation, each file's text. Python without a kernel file's front matter is something else, such as
-/// a region's reference.
+/// Kernel files that the user has for a device: by operation, each file's text.
 ///
 /// # Errors
-/// A folder that cannot be read, or a file that is no kernel file.
+/// As [`kernel_files`].
 pub(super) fn kernels_in(folder: &Path, backend: BackendName) -> anyhow::Result<BTreeMap<String, String>> {
-    let mut found: BTreeMap<String, (PathBuf, String)> = BTreeMap::new();
-    let wanted: &[&str] = match backend {
+    let extensions: &[&str] = match backend {
         BackendName::Cpu => &["c"],
         BackendName::Cuda => &["cu", "py"],
     };
+    Ok(kernel_files(folder, extensions)?.into_iter().map(|(op, (_, text))| (op, text)).collect())
+}
+
+/// Kernel files of a folder by what they compute, each with its text. Python without a kernel file's front matter is something else, such as
+/// a region's reference.
+///
+/// # Errors
+/// A folder that cannot be read, a file that is no kernel file, or two for one operation.
+pub(super) fn kernel_files(folder: &Path, extensions: &[&str]) -> anyhow::Result<BTreeMap<String, (PathBuf, String)>> {
+    let mut found: BTreeMap<String, (PathBuf, String)> = BTreeMap::new();
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
-        .with_context(|| format!("--kernels {}", folder.display()))?
+        .with_context(|| format!("{} cannot be read", folder.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().and_then(|it| it.to_str()).is_some_and(|it| wanted.contains(&it)))
+        .filter(|path| path.extension().and_then(|it| it.to_str()).is_some_and(|it| extensions.contains(&it)))
         .collect();
     files.sort();
     for path in files {
@@ -131,7 +139,7 @@ pub(super) fn kernels_in(folder: &Path, backend: BackendName) -> anyhow::Result<
         }
         found.insert(op, (path, text));
     }
-    Ok(found.into_iter().map(|(op, (_, text))| (op, text)).collect())
+    Ok(found)
 }
 
 /// Says which of the user's kernels are for no region of the model: most likely it was changed, or PyTorch was.

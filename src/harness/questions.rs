@@ -37,6 +37,12 @@ const DRAWN: u64 = 400;
 /// Elements that 32-bit indices do not reach.
 pub(super) const HUGE: u64 = 1 << 31;
 
+/// Multiply-adds that such a question stays below.
+const MOST_MACS: u64 = 1 << 38;
+
+/// Terms of a result that it stays below. A product is checked against plain sums, each of one thread: of 2^28 terms they take half a minute.
+const LONGEST_SUM: u64 = 1 << 20;
+
 /// Sizes beside one that is round, at the most: such a case is small and soon asked.
 const ROUND_BESIDE: i64 = 70;
 
@@ -392,7 +398,7 @@ impl Plan<'_> {
                 let grown = base.with(symbol, size as i64);
                 let enough = self.op.complete(&grown).is_ok() && self.largest_tensor(&grown)? > HUGE;
                 // What a launch would take long for is no test of offsets.
-                if !enough || self.op.macs(&grown)? >= 1 << 38 {
+                if !enough || self.op.macs(&grown)? >= MOST_MACS || self.longest_sum(&grown)? >= LONGEST_SUM {
                     continue;
                 }
                 for dtype in [timed, narrowest] {
@@ -407,6 +413,13 @@ impl Plan<'_> {
             }
         }
         Ok(self.shuffled(all, Topic::HugeTensors))
+    }
+
+    /// Terms of a result, in the mean.
+    fn longest_sum(&self, shape: &Shape) -> Result<u64, OpError> {
+        let results = self.op.tensors.iter().filter(|tensor| tensor.role != Role::Input);
+        let sizes = results.map(|tensor| self.op.elements(tensor, shape).map(|elements| elements as u64));
+        Ok(self.op.macs(shape)? / sizes.sum::<Result<u64, _>>()?.max(1))
     }
 
     fn largest_tensor(&self, shape: &Shape) -> Result<u64, OpError> {

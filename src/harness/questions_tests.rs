@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use super::questions::{HUGE, Question, questions};
 use super::topic::Topic;
 use crate::backend::CaseLimits;
-use crate::op::{Dtype, Operation, Shape, TargetShape};
+use crate::op::{Dtype, Operation, Role, Shape, TargetShape};
 use crate::workspace::{embedded, embedded_names};
 
 fn limits() -> CaseLimits {
@@ -188,6 +188,28 @@ fn a_gpu_with_80_gb_is_asked_about_tensors_beyond_2_31_elements_with_rows_as_peo
                 .iter()
                 .filter_map(|tensor| op.dimensions(tensor, &question.case.shape).ok()?.last().copied());
             assert!(row.max().unwrap() < 1 << 20, "{name} {}", question.case.shape);
+        }
+    }
+}
+
+#[test]
+fn a_tensor_beyond_2_31_elements_has_no_results_that_are_sums_of_as_many_terms() {
+    for name in ["matmul", "fused_mlp", "flash_attention", "reduce"] {
+        for seed in 0..5 {
+            let (op, asked) = of(name, 130 << 30, seed);
+            let huge: Vec<&Question> = asked.iter().filter(|question| question.topic == Topic::HugeTensors).collect();
+            assert!(!huge.is_empty(), "{name}");
+            for question in huge {
+                let shape = &question.case.shape;
+                let results: usize = op
+                    .tensors
+                    .iter()
+                    .filter(|tensor| tensor.role == Role::Output)
+                    .map(|tensor| op.elements(tensor, shape).unwrap())
+                    .sum();
+                let terms = op.macs(shape).unwrap() / results as u64;
+                assert!(terms < 1 << 20, "{name} {shape}: {terms} terms");
+            }
         }
     }
 }

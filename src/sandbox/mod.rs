@@ -21,7 +21,7 @@ pub use command::{Finished, Jail};
 pub use confined::{confine, end_with_us};
 pub use dialect::SourceError;
 pub use files::{FileWall, confine_to_nothing};
-pub use limits::{deny_clock, more_files, no_dumps, no_new_privileges, set_limit};
+pub use limits::{deny_clock, give_way, more_files, no_dumps, no_new_privileges, set_limit};
 pub use mapped::MappedFile;
 pub use maps::Maps;
 pub use preprocessed::check_preprocessed_c;

@@ -1,18 +1,16 @@
 //! `kernelbench run`: one run with a target for each problem that has a kernel to start from.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use super::eval::Numbers;
 use super::{number, problems};
 use crate::cli::begin::Posed;
 use crate::cli::options::{DeviceArgs, PythonArgs};
 use crate::cli::problem::WorkloadArgs;
-use crate::cli::{alone, problem, run};
-use crate::kernel::KernelFile;
+use crate::cli::{alone, problem, pytorch, run};
 use crate::torch::name_of;
 
 /// Improve kernels for many problems in one run, one target after another.
@@ -50,12 +48,12 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: A
     if files.is_empty() {
         bail!("level {level} has no such problems");
     }
-    let kernels = kernels_by_operation(&wanted.model)?;
+    let kernels = pytorch::kernel_files(&wanted.model, &["c", "cu", "py"])?;
     let mut missing = Vec::new();
     for file in &files {
         let base = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // A problem without a kernel could only begin from nothing: this is where such a start would go.
-        let Some(kernel) = kernels.get(&name_of(&base)) else {
+        let Some((kernel, _)) = kernels.get(&name_of(&base)) else {
             missing.push(number(file).to_string());
             continue;
         };
@@ -83,21 +81,4 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: A
         );
     }
     run::main(*args)
-}
-
-/// The kernel files of a folder by what they compute.
-fn kernels_by_operation(folder: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.retain(|path| path.extension().is_some_and(|it| it == "c" || it == "cu"));
-    files.sort();
-    let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for path in files {
-        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let op = KernelFile::parse(&text).with_context(|| path.display().to_string())?.front.op;
-        if let Some(other) = found.insert(op.clone(), path.clone()) {
-            bail!("{} and {} are both for {op}; one of them is to go", other.display(), path.display());
-        }
-    }
-    Ok(found)
 }

@@ -63,6 +63,7 @@ fn start(setup: &Setup) -> Result<Nvrtc, String> {
     sandbox::set_limit(libc::RLIMIT_AS as _, MEMORY).map_err(words)?;
     sandbox::set_limit(libc::RLIMIT_FSIZE as _, 0).map_err(words)?;
     sandbox::no_dumps().map_err(words)?;
+    sandbox::give_way();
     let nvrtc = Nvrtc::load(&setup.library, setup.builtins.as_deref())?;
     // Before the wall is up: the first compilation loads what the library brings itself.
     let warm = "extern \"C\" __global__ void nothing() {}";

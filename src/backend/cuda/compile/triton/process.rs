@@ -91,6 +91,7 @@ impl Process {
             Some(sandbox::FileWall::new(&read, &write).map_err(|error| failed(io::Error::other(error.to_string())))?);
         let filter = sandbox::offline_filter().ok();
         let enter = move || {
+            sandbox::give_way();
             sandbox::set_limit(libc::RLIMIT_CORE as _, 0)?;
             sandbox::set_limit(libc::RLIMIT_AS as _, MEMORY)?;
             sandbox::set_limit(libc::RLIMIT_FSIZE as _, FILE)?;
