@@ -1,5 +1,6 @@
 //! `warpsmith kernelbench`: the problems of the public benchmark, and what others have made of them.
 
+mod baselines;
 mod eval;
 mod run;
 mod score;
@@ -26,7 +27,7 @@ const BYTES_EACH: u64 = 8;
 /// Work with a checkout of KernelBench.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  warpsmith kernelbench --root KernelBench list              every problem: its size, and whether it is a target\n  warpsmith kernelbench --root KernelBench list --level 1\n  warpsmith kernelbench --root KernelBench eval runs/mine         judge every sample of a run, in both columns\n  warpsmith kernelbench --root KernelBench run kernels/cpu        improve kernels for its problems, all in one run\n  warpsmith kernelbench --root KernelBench score runs/mine        fast_p of both columns, and a page"
+    after_help = "Examples:\n  warpsmith kernelbench --root KernelBench list              every problem: its size, and whether it is a target\n  warpsmith kernelbench --root KernelBench list --level 1\n  warpsmith kernelbench --root KernelBench baselines mine         what PyTorch takes for each, in three ways\n  warpsmith kernelbench --root KernelBench eval runs/mine         judge every sample of a run, in both columns\n  warpsmith kernelbench --root KernelBench run kernels/cpu        improve kernels for its problems, all in one run\n  warpsmith kernelbench --root KernelBench score runs/mine        fast_p of both columns, and a page"
 )]
 pub(super) struct Args {
     /// The checkout, or the folder in it that has level1, level2, ...
@@ -44,6 +45,7 @@ pub(super) struct Args {
 enum Command {
     /// List problems with their inputs, their bytes, and whether they can be targets here; nothing of theirs is allocated
     List(ListArgs),
+    Baselines(baselines::Args),
     Eval(eval::Args),
     Run(run::Args),
     Score(score::Args),
@@ -79,6 +81,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<ExitCode> {
     let Args { root, device, python, command } = args;
     match command {
         Command::List(list) => listed(&root, device, &python, &list),
+        Command::Baselines(baselines) => baselines::main(&root, device, &python, &baselines),
         Command::Eval(eval) => eval::main(&root, device, &python, &eval),
         Command::Run(run) => run::main(&root, device, &python, run),
         Command::Score(score) => score::main(&root, &score),

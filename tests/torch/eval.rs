@@ -172,6 +172,30 @@ fn scored(folder: &Path, run: &Path) {
 }
 
 #[test]
+fn problems_are_timed_without_any_sample_and_what_cannot_be_timed_is_told() {
+    let Some(_turn) = service() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let level = folder.path().join("mine/level1");
+    std::fs::create_dir_all(&level).unwrap();
+    let product = std::fs::read_to_string(Path::new(FILES).join("level1/3_Square_Matmul.py")).unwrap();
+    std::fs::write(level.join("1_Raises.py"), "import torch\nraise ValueError('no')\n").unwrap();
+    std::fs::write(level.join("2_Square_Matmul.py"), product).unwrap();
+    let asked =
+        ["kernelbench", "--root", "mine", "--backend", "cpu", "baselines", "times", "--modes", "eager", "--calls", "3"];
+    let made = warpsmith(folder.path(), &[&asked[..], &["--perf-trials", "3"]].concat());
+    let (said, warned) = (text(&made.stdout), text(&made.stderr));
+    assert!(made.status.success() && said.contains("1 of 2 problems timed"), "{said}{warned}");
+    assert!(warned.contains("not timed") && warned.contains("no"), "{warned}");
+    for file in ["baseline_time_torch.json", "strict/baseline_time_torch.json"] {
+        let times = json(&folder.path().join("times").join(file));
+        assert!(times["level1"]["2_Square_Matmul.py"]["mean"].as_f64().unwrap() > 0.0, "{times}");
+        assert!(times["level1"]["1_Raises.py"].is_null(), "{times}");
+    }
+    let none = warpsmith(folder.path(), &[&asked[..], &["--problems", "7"]].concat());
+    assert!(!none.status.success() && text(&none.stderr).contains("has no such problem"), "{none:?}");
+}
+
+#[test]
 fn what_a_folder_lacks_is_told_in_a_sentence() {
     let Some(_turn) = service() else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use super::{number, problems};
 use crate::op::Dtype;
 use crate::torch::Python;
 use crate::torch::kernelbench::{
-    Baselines, Evaluator, Mode, ProtocolResult, Results, SampleName, Settings, StrictResult, TimeStats,
+    Baselines, Evaluator, Mode, ProtocolResult, Results, SampleName, Settings, StrictResult, TimeStats, Timed,
 };
 use crate::workspace::BackendName;
 
@@ -45,6 +45,16 @@ pub(super) struct Args {
     /// Only this level
     #[arg(long, value_name = "N")]
     level: Option<u32>,
+    #[command(flatten)]
+    timing: Timing,
+    /// Seconds for building a sample and for the protocol
+    #[arg(long, value_name = "S", default_value_t = 180)]
+    seconds: u64,
+}
+
+/// How problems are timed as they are.
+#[derive(Debug, clap::Args)]
+pub(super) struct Timing {
     /// What the problems themselves are timed as
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     modes: Vec<Mode>,
@@ -57,9 +67,6 @@ pub(super) struct Args {
     /// Calls that the benchmark's protocol times
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     perf_trials: u32,
-    /// Seconds for building a sample and for the protocol
-    #[arg(long, value_name = "S", default_value_t = 180)]
-    seconds: u64,
 }
 
 /// Numbers of problems: `1-20`, or `3,7,19`.
@@ -98,7 +105,7 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: &
     let files: BTreeMap<(u32, u32), PathBuf> = files.collect();
     let missing = crate::sandbox::protections().into_iter().take(2).filter_map(|protection| protection.missing());
     missing.for_each(|missing| warn(&format!("this machine lacks {missing}")));
-    let mut evaluator = start(device, python, args)?;
+    let mut evaluator = start(device, python, &args.timing, args.seconds)?;
     say(&format!(
         "{} samples of {} problems, PyTorch {} on {}",
         samples.values().map(Vec::len).sum::<usize>(),
@@ -138,18 +145,52 @@ fn samples(args: &Args) -> anyhow::Result<Samples> {
     }
 }
 
-fn start(device: DeviceArgs, python: &PythonArgs, args: &Args) -> anyhow::Result<Evaluator> {
+/// The judge's process. A sample may take `seconds`.
+pub(super) fn start(
+    device: DeviceArgs,
+    python: &PythonArgs,
+    timing: &Timing,
+    seconds: u64,
+) -> anyhow::Result<Evaluator> {
     let there = || std::fs::exists("/dev/nvidiactl").unwrap_or(false);
     let settings = Settings {
         python: Python::chosen(python.python.as_deref()).program().to_owned(),
         gpu: device.backend.map_or_else(there, |it| it == BackendName::Cuda).then_some(device.device.unwrap_or(0)),
-        precision: args.precision.to_string(),
-        modes: args.modes.clone(),
-        calls: args.calls as usize,
-        timed: args.perf_trials,
-        limit: Duration::from_secs(args.seconds.max(1)),
+        precision: timing.precision.to_string(),
+        modes: timing.modes.clone(),
+        calls: timing.calls as usize,
+        timed: timing.perf_trials,
+        limit: Duration::from_secs(seconds.max(1)),
     };
     Evaluator::start(settings).map_err(told)
+}
+
+/// Says what a problem takes as it is, and writes it in the benchmark's form.
+pub(super) fn write_times(
+    folder: &Path,
+    (level, file): (u32, &str),
+    times: &BTreeMap<Mode, Timed>,
+) -> anyhow::Result<()> {
+    for (mode, times) in times {
+        let shown = |times: &Result<TimeStats, String>| match times {
+            Ok(times) => format!("{:.4} ms", times.typical()),
+            Err(why) => format!("not timed ({why})"),
+        };
+        say(&format!(
+            "  {:<13} {}; by the benchmark's clock {}",
+            mode.name(),
+            shown(&times.strict),
+            shown(&times.clocked)
+        ));
+        let (strict, clocked) = (times.strict.clone().ok(), times.clocked.clone().ok());
+        for (folder, times) in [(folder.to_owned(), clocked), (folder.join(STRICT_CLOCK), strict)] {
+            std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+            update(&folder.join(mode.file()), |all: &mut Baselines| {
+                all.entry(format!("level{level}")).or_default().insert(file.to_owned(), times);
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Judges the samples of a problem, and writes what came of them.
@@ -163,25 +204,7 @@ fn one_problem(
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     say(&format!("\nlevel {level} {file}"));
     let mut session = evaluator.problem(&file, &text).map_err(told)?;
-    for (mode, times) in &session.times {
-        let shown = |times: &Result<TimeStats, String>| match times {
-            Ok(times) => format!("{:.4} ms", times.typical()),
-            Err(why) => format!("not timed ({why})"),
-        };
-        say(&format!(
-            "  {:<13} {}; by the benchmark's clock {}",
-            mode.name(),
-            shown(&times.strict),
-            shown(&times.clocked)
-        ));
-        let (strict, clocked) = (times.strict.clone().ok(), times.clocked.clone().ok());
-        for (folder, times) in [(run.join(BASELINES), clocked), (run.join(BASELINES).join(STRICT_CLOCK), strict)] {
-            std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
-            update(&folder.join(mode.file()), |all: &mut Baselines| {
-                all.entry(format!("level{level}")).or_default().insert(file.clone(), times);
-            })?;
-        }
-    }
+    write_times(&run.join(BASELINES), (level, &file), &session.times)?;
     for (number, path) in samples {
         let text = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
         let (protocol, strict) = session.sample(*number, &String::from_utf8_lossy(&text)).map_err(told)?;

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::confine::{Cell, Wall, adopt, end_strays};
 use super::files::{Mode, ProtocolResult, StrictResult};
-use super::judge::Judge;
+use super::judge::{Judge, Layout};
 use super::link::{Link, Silence};
 use super::strict::{Examined, Measures, Refused, Right};
-use super::twin::{self, STUB, Timed, WARM};
+use super::twin::{self, STUB, Timed, Times, WARM};
 use super::verdict::difference;
 use crate::backend::cpu::available_memory;
 use crate::rng::secret_seed;
@@ -121,11 +121,21 @@ impl Evaluator {
         Ok(Session { evaluator: self, file: file.to_owned(), source: source.to_owned(), seed, measures, times })
     }
 
-    fn measures(
-        &mut self,
-        (file, source, seed): (&str, &str, u64),
-        times: &mut BTreeMap<Mode, Timed>,
-    ) -> Result<Measures, Refused> {
+    /// What a problem takes as it is, by mode: nothing is judged. Or why it cannot be timed, in a sentence.
+    ///
+    /// # Errors
+    /// The judge's process, which is to be started anew.
+    pub fn time(&mut self, file: &str, source: &str) -> Result<Result<BTreeMap<Mode, Timed>, String>, TorchError> {
+        let timed = match self.timed((file, source, secret_seed() >> 2)) {
+            Ok((times, ..)) => Ok(times.modes.into_iter().collect()),
+            Err(Silence::Refused { what, .. }) => Err(super::link::plain(&what)),
+            Err(other) => return Err(told(other)),
+        };
+        end_strays(&[self.judge.id()]).map_err(|error| TorchError::Talk(error.to_string()))?;
+        Ok(timed)
+    }
+
+    fn timed(&mut self, (file, source, seed): (&str, &str, u64)) -> Result<(Times, Layout, usize), Silence> {
         let Self { settings, judge } = self;
         let layout = judge.problem(file, source, seed)?;
         let slots = (SLOT_BYTES / layout.bytes.max(1)).clamp(2, SLOTS);
@@ -138,8 +148,13 @@ impl Evaluator {
             (file, source),
             timing,
         )?;
+        Ok((found, layout, slots))
+    }
+
+    fn measures(&mut self, problem: (&str, &str, u64), times: &mut BTreeMap<Mode, Timed>) -> Result<Measures, Refused> {
+        let (found, layout, slots) = self.timed(problem)?;
         times.extend(found.modes);
-        Measures::new(judge, layout, found.idle, slots)
+        Measures::new(&mut self.judge, layout, found.idle, slots)
     }
 }
 
