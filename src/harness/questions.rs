@@ -10,7 +10,7 @@ use crate::defence::Defence;
 use crate::op::{Adversarial, Case, Dtype, OpError, Operation, Role, Shape, TargetShape};
 use crate::rng::Stream;
 
-use super::cases::{can_be_drawn, flags, leeway, with_flags_of};
+use super::cases::{can_be_drawn, flags, leeway, sizes, with_flags_of};
 use super::topic::Topic;
 use super::unlisted::{FAR_LEEWAY, FAR_SUMS};
 
@@ -41,7 +41,10 @@ pub(super) const HUGE: u64 = 1 << 31;
 const MOST_MACS: u64 = 1 << 38;
 
 /// Terms of a result that it stays below. A product is checked against plain sums, each of one thread: of 2^28 terms they take half a minute.
-const LONGEST_SUM: u64 = 1 << 20;
+const MOST_TERMS: u64 = 1 << 20;
+
+/// How many times larger another size is made where they would be more.
+const ENLARGED: [i64; 3] = [16, 64, 256];
 
 /// Sizes beside one that is round, at the most: such a case is small and soon asked.
 const ROUND_BESIDE: i64 = 70;
@@ -384,21 +387,12 @@ impl Plan<'_> {
         let narrowest = self.dtypes.iter().copied().min_by_key(|dtype| dtype.bytes()).unwrap_or(timed);
         let mut all = Vec::new();
         'symbols: for symbol in &self.op.shrink {
-            let mut bases = Vec::new();
-            for base in [&self.op.smoke].into_iter().chain(&self.op.sweep) {
-                let base = self.op.complete(base)?;
-                let Some(size) = base.get(symbol).filter(|size| *size > 0) else { continue };
-                let largest = self.largest_tensor(&base)?;
-                // Odd, so that no vector divides it.
-                bases.push(((size as u64).saturating_mul(HUGE / largest.max(1) + 1) | 1, base));
-            }
-            // A single row of so many columns is nobody's, and keeps a block busy for seconds: the size that has to grow least.
-            bases.sort_by_key(|(size, _)| *size);
+            let bases = self.huge_bases(symbol)?;
             for (size, base) in bases {
                 let grown = base.with(symbol, size as i64);
                 let enough = self.op.complete(&grown).is_ok() && self.largest_tensor(&grown)? > HUGE;
                 // What a launch would take long for is no test of offsets.
-                if !enough || self.op.macs(&grown)? >= MOST_MACS || self.longest_sum(&grown)? >= LONGEST_SUM {
+                if !enough || self.op.macs(&grown)? >= MOST_MACS || self.mean_terms(&grown)? >= MOST_TERMS {
                     continue;
                 }
                 for dtype in [timed, narrowest] {
@@ -415,9 +409,38 @@ impl Plan<'_> {
         Ok(self.shuffled(all, Topic::HugeTensors))
     }
 
-    /// Terms of a result, in the mean.
-    fn longest_sum(&self, shape: &Shape) -> Result<u64, OpError> {
-        let results = self.op.tensors.iter().filter(|tensor| tensor.role != Role::Input);
+    /// Listed shapes, and what a size must become for the largest tensor to have more than [`HUGE`] elements. Those in which it has to grow
+    /// least come first: a single row of so many columns is nobody's, and keeps a block busy for seconds. Behind them come shapes with one
+    /// more size enlarged, for sums that would have too many terms otherwise.
+    fn huge_bases(&self, symbol: &str) -> Result<Vec<(u64, Shape)>, OpError> {
+        let grown = |base: Shape| {
+            let Some(size) = base.get(symbol).filter(|size| *size > 0) else { return Ok(None) };
+            // Odd, so that no vector divides it.
+            let size = (size as u64).saturating_mul(HUGE / self.largest_tensor(&base)?.max(1) + 1) | 1;
+            Ok::<_, OpError>(Some((size, base)))
+        };
+        let mut listed = Vec::new();
+        for base in [&self.op.smoke].into_iter().chain(&self.op.sweep) {
+            listed.extend(grown(self.op.complete(base)?)?);
+        }
+        listed.sort_by_key(|(size, _)| *size);
+        let mut bases = listed.clone();
+        for factor in ENLARGED {
+            for (_, base) in &listed {
+                for other in sizes(self.op).filter(|other| *other != symbol) {
+                    let enlarged = base.clone().with(other, base.get(other).unwrap_or(0).saturating_mul(factor));
+                    if self.op.complete(&enlarged).is_ok() {
+                        bases.extend(grown(enlarged)?);
+                    }
+                }
+            }
+        }
+        Ok(bases)
+    }
+
+    /// Terms of a result's sum, in the mean of all results.
+    fn mean_terms(&self, shape: &Shape) -> Result<u64, OpError> {
+        let results = self.op.tensors.iter().filter(|tensor| tensor.role == Role::Output);
         let sizes = results.map(|tensor| self.op.elements(tensor, shape).map(|elements| elements as u64));
         Ok(self.op.macs(shape)? / sizes.sum::<Result<u64, _>>()?.max(1))
     }
