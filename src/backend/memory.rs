@@ -155,7 +155,7 @@ impl CaseMemory {
     /// # Errors
     /// An argument's expression that fails.
     pub fn with_case(&self, case: &Case) -> Result<Self, OpError> {
-        debug_assert!(case.shape == self.case.shape && case.dtype == self.case.dtype, "the tensors are the same");
+        assert!(case.shape == self.case.shape && case.dtype == self.case.dtype, "the tensors are the same");
         Ok(Self { floats: self.op.scalars_of(case)?, case: case.clone(), ..self.clone() })
     }
 

@@ -38,7 +38,7 @@ pub fn arm(step: &'static str, experiment: u64) {
 
 /// Dies here, if that was asked for.
 pub fn hit(step: &'static str, experiment: u64) -> Result<(), HistoryError> {
-    debug_assert!(STEPS.contains(&step) || APPLY_STEPS.contains(&step), "{step} is not in the list");
+    assert!(STEPS.contains(&step) || APPLY_STEPS.contains(&step), "{step} is not in the list");
     #[cfg(test)]
     if ARMED.with(std::cell::Cell::get) == Some((step, experiment)) {
         ARMED.with(|armed| armed.set(None));

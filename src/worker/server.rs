@@ -70,7 +70,7 @@ pub fn serve(
 fn move_stdout_away() -> anyhow::Result<OwnedFd> {
     let real = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
-    debug_assert!(real.as_raw_fd() >= 3);
+    assert!(real.as_raw_fd() >= 3);
     Ok(real)
 }
 

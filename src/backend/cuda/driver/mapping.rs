@@ -107,7 +107,7 @@ impl Gpu {
         if neighbours.iter().all(|mapping| mapping.access.get() == access) {
             return self.ready();
         }
-        debug_assert!(neighbours.windows(2).all(|two| two[0].end() == two[1].at), "they lie side by side");
+        assert!(neighbours.windows(2).all(|two| two[0].end() == two[1].at), "they lie side by side");
         self.settle()?;
         let flags = match access {
             Access::None => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,

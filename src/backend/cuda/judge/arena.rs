@@ -50,7 +50,7 @@ impl Arena {
     /// Where a span begins on the device.
     #[must_use]
     pub fn address(&self, span: &Span) -> u64 {
-        debug_assert!(span.offset + span.bytes <= self.ground.bytes(span.region), "the span is of this arena");
+        assert!(span.offset + span.bytes <= self.ground.bytes(span.region), "the span is of this arena");
         self.ground.begin(span.region) + span.offset as u64
     }
 

@@ -358,7 +358,7 @@ impl Oracle {
             .many(filled(state.scalars.iter().map(|value| f64::from(*value).to_bits()).collect()))
             .u64(number(ElementType::Case.stored(state.dtype)).into())
             .done();
-        debug_assert_eq!(bytes.len(), context_words(&self.op) * 8);
+        assert_eq!(bytes.len(), context_words(&self.op) * 8);
         bytes
     }
 }

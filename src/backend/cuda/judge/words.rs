@@ -27,7 +27,7 @@ impl Words {
 
     /// Zeros up to `bytes` bytes.
     pub(super) fn padded(mut self, bytes: usize) -> Vec<u8> {
-        debug_assert!(self.0.len() <= bytes, "the structure holds what it is given");
+        assert!(self.0.len() <= bytes, "the structure holds what it is given");
         self.0.resize(bytes, 0);
         self.0
     }
