@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
+use self::eval::Numbers;
 use super::device::{self, Device};
 use super::options::{DeviceArgs, PythonArgs};
 use super::problem::told;
@@ -133,6 +134,16 @@ fn problems(root: &Path, only: Option<u32>) -> anyhow::Result<Vec<(u32, PathBuf)
     }
     all.sort();
     Ok(all.into_iter().map(|(level, _, path)| (level, path)).collect())
+}
+
+/// Those of a level that are asked for.
+fn chosen(root: &Path, level: u32, wanted: Option<&Numbers>) -> anyhow::Result<Vec<PathBuf>> {
+    let files = problems(root, Some(level))?.into_iter().map(|(_, path)| path);
+    let files: Vec<PathBuf> = files.filter(|path| wanted.is_none_or(|numbers| numbers.has(number(path)))).collect();
+    if files.is_empty() {
+        bail!("level {level} has no such problem");
+    }
+    Ok(files)
 }
 
 /// The number that a problem's file begins with; files without one come last and are none.

@@ -56,6 +56,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::backend::cpu::memory_limit;
+
 /// Makes the kernels of a model faster overnight, keeping only what is measured to be correct and faster.
 ///
 /// Warpsmith profiles a model directory, ranks its kernels by Amdahl's law, and improves them one by one:
@@ -106,6 +108,10 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     diary::begin(cli.verbose);
+    // Taken for none it would let a judge have what others need.
+    if let Err(why) = memory_limit() {
+        return error::report(&anyhow::anyhow!(why));
+    }
     let result = match cli.command {
         Command::Run(args) => run::main(*args),
         Command::Profile(args) => profile::main(args),

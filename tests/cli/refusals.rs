@@ -178,3 +178,11 @@ fn where_there_is_no_workspace_or_no_run_each_command_says_how_to_get_one() {
     nothing.write("config.json", CONFIG);
     says(nothing.warpsmith(&["verify", "."]), &["belongs to no workspace", "warpsmith run"]);
 }
+
+#[test]
+fn a_limit_of_memory_that_is_no_number_of_bytes_is_refused_and_not_taken_for_none() {
+    let place = Place::new(&kernels::keeps());
+    let mut command = place.command(&["doctor"]);
+    command.env("WARPSMITH_MEMORY", "16 GB");
+    says(outcome(command), &["WARPSMITH_MEMORY is `16 GB`", "write it as 16G"]);
+}

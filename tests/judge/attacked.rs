@@ -102,9 +102,14 @@ fn against(candidate: &str, incumbent: &str, shape: Shape) -> EvaluationTask {
     }
 }
 
+/// What an attempt says of itself under a name.
+fn said<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().take(12).find_map(|line| line.strip_prefix(&format!("# {name}: ")))
+}
+
 /// Where an attempt is timed, and what it must beat: lines of its own say so.
 fn attempt(text: &str) -> EvaluationTask {
-    let said = |name: &str| text.lines().take(12).find_map(|line| line.strip_prefix(&format!("# {name}: ")));
+    let said = |name: &str| said(text, name);
     let op = KernelFile::parse(text).unwrap().front.op;
     let sizes = said("shape").unwrap_or("rows=96,cols=400").split(',').map(|size| size.split_once('=').unwrap());
     let shape = sizes.fold(Shape::default(), |shape, (symbol, value)| shape.with(symbol, value.parse().unwrap()));
@@ -205,7 +210,7 @@ fn refused(only: &str) {
     files.retain(|file| file.to_string_lossy().contains(only));
     assert!(!files.is_empty(), "no attempt is named {only}");
     let texts = files.iter().map(|file| (file, std::fs::read_to_string(file).unwrap()));
-    let wanted = |text: &str| !only.is_empty() || !text.contains("\n# by chance: ");
+    let wanted = |text: &str| !only.is_empty() || said(text, "by chance").is_none();
     let attempts: Vec<_> = texts.filter(|(file, text)| wanted(text) && does_wrong_here(file, text)).collect();
     // Each is examined by one process, most of its time on one core, and with tensors as large as memory allows.
     let (next, accepted) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -238,7 +243,7 @@ fn refused(only: &str) {
 
 /// Whether the processor has the instructions that an attempt does wrong with, by a line of its own.
 fn does_wrong_here(file: &Path, text: &str) -> bool {
-    let Some(needed) = text.lines().take(12).find_map(|line| line.strip_prefix("# needs: ")) else { return true };
+    let Some(needed) = said(text, "needs") else { return true };
     let listed = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let has = listed.split_whitespace().any(|flag| flag == needed);
     if !has {

@@ -6,8 +6,21 @@ pub const MEMORY: &str = "WARPSMITH_MEMORY";
 /// Bytes that can be had without swapping, as the system and its control groups say, and no more than [`MEMORY`] says; `None` where nobody
 /// says anything.
 pub fn available_memory() -> Option<u64> {
-    let told = std::env::var(MEMORY).ok().and_then(|text| bytes(&text));
+    // What is no number of bytes was refused before anything began.
+    let told = memory_limit().ok().flatten();
     told.into_iter().chain(of_the_system()).min()
+}
+
+/// What [`MEMORY`] says, where it says anything.
+///
+/// # Errors
+/// It is no number of bytes; a sentence.
+pub fn memory_limit() -> Result<Option<u64>, String> {
+    let Some(text) = std::env::var_os(MEMORY) else { return Ok(None) };
+    let text = text.to_string_lossy();
+    bytes(&text).map(Some).ok_or_else(|| {
+        format!("{MEMORY} is `{text}`, which is no number of bytes; write it as 16G, 512M, or without a unit")
+    })
 }
 
 fn of_the_system() -> Option<u64> {

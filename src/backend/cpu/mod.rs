@@ -41,7 +41,7 @@ mod prelude_tests;
 mod tensors_tests;
 
 pub use arena::{Arena, ArenaError};
-pub use available::available_memory;
+pub use available::{available_memory, memory_limit};
 pub use backend::{CASE_LIMITS, Cpu};
 pub use calibrate::{CalibrateError, calibrate, device_card};
 pub use compare::{Expected, ExpectedTensor, compare};

@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use super::super::options::{DeviceArgs, PythonArgs};
 use super::super::{say, warn};
+use super::chosen;
 use super::eval::{Numbers, Timing, start, write_times};
-use super::{number, problems};
 
-/// Times a sample would have: there is none here.
-const NO_SAMPLE_S: u64 = 1;
+/// What a sample may take: there is none.
+const SAMPLE: Duration = Duration::ZERO;
 
 /// Time the problems as they are: eager, torch.compile, max-autotune, by a strict clock and by the benchmark's
 ///
@@ -36,13 +37,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: &Args) -> anyhow::Result<ExitCode> {
-    let files = problems(root, Some(args.level))?.into_iter().map(|(_, path)| path);
-    let files: Vec<PathBuf> =
-        files.filter(|path| args.problems.as_ref().is_none_or(|numbers| numbers.has(number(path)))).collect();
-    if files.is_empty() {
-        bail!("level {} has no such problem", args.level);
-    }
-    let mut evaluator = start(device, python, &args.timing, NO_SAMPLE_S)?;
+    let files = chosen(root, args.level, args.problems.as_ref())?;
+    let mut evaluator = start(device, python, &args.timing, SAMPLE)?;
     say(&format!("{} problems, PyTorch {} on {}", files.len(), evaluator.torch(), evaluator.hardware()));
     let mut left = 0;
     for path in &files {
@@ -59,7 +55,7 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: &
             Err(error) => {
                 left += 1;
                 warn(&format!("not timed: {error}"));
-                evaluator = start(device, python, &args.timing, NO_SAMPLE_S)?;
+                evaluator = start(device, python, &args.timing, SAMPLE)?;
             }
         }
     }

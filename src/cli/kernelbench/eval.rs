@@ -105,7 +105,7 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: &
     let files: BTreeMap<(u32, u32), PathBuf> = files.collect();
     let missing = crate::sandbox::protections().into_iter().take(2).filter_map(|protection| protection.missing());
     missing.for_each(|missing| warn(&format!("this machine lacks {missing}")));
-    let mut evaluator = start(device, python, &args.timing, args.seconds)?;
+    let mut evaluator = start(device, python, &args.timing, Duration::from_secs(args.seconds.max(1)))?;
     say(&format!(
         "{} samples of {} problems, PyTorch {} on {}",
         samples.values().map(Vec::len).sum::<usize>(),
@@ -145,12 +145,12 @@ fn samples(args: &Args) -> anyhow::Result<Samples> {
     }
 }
 
-/// The judge's process. A sample may take `seconds`.
+/// The judge's process. `limit` is what a sample may take.
 pub(super) fn start(
     device: DeviceArgs,
     python: &PythonArgs,
     timing: &Timing,
-    seconds: u64,
+    limit: Duration,
 ) -> anyhow::Result<Evaluator> {
     let there = || std::fs::exists("/dev/nvidiactl").unwrap_or(false);
     let settings = Settings {
@@ -160,7 +160,7 @@ pub(super) fn start(
         modes: timing.modes.clone(),
         calls: timing.calls as usize,
         timed: timing.perf_trials,
-        limit: Duration::from_secs(seconds.max(1)),
+        limit,
     };
     Evaluator::start(settings).map_err(told)
 }

@@ -1,12 +1,12 @@
 //! `kernelbench run`: one run with a target for each problem that has a kernel to start from.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
 
 use super::eval::Numbers;
-use super::{number, problems};
+use super::{chosen, number};
 use crate::cli::begin::Posed;
 use crate::cli::options::{DeviceArgs, PythonArgs};
 use crate::cli::problem::WorkloadArgs;
@@ -34,7 +34,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: Args) -> anyhow::Result<ExitCode> {
-    let Args { level, problems: chosen, run: mut args } = args;
+    let Args { level, problems: numbers, run: mut args } = args;
     let wanted = &mut args.run;
     wanted.device = DeviceArgs {
         backend: wanted.device.backend.or(device.backend),
@@ -42,12 +42,7 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: A
     };
     let python = PythonArgs { python: wanted.crew.python.python.take().or_else(|| python.python.clone()) };
     wanted.crew.python = python.clone();
-    let files = problems(root, Some(level))?.into_iter().map(|(_, path)| path);
-    let files: Vec<PathBuf> =
-        files.filter(|path| chosen.as_ref().is_none_or(|numbers| numbers.has(number(path)))).collect();
-    if files.is_empty() {
-        bail!("level {level} has no such problems");
-    }
+    let files = chosen(root, level, numbers.as_ref())?;
     let kernels = pytorch::kernel_files(&wanted.model, &["c", "cu", "py"])?;
     let mut missing = Vec::new();
     for file in &files {

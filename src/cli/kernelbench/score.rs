@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::say;
 use super::eval::{BASELINES, Numbers, PROTOCOL, STRICT, STRICT_CLOCK, read};
-use super::{number, problems};
+use super::number;
 use crate::report::{ScoreColumn, ScorePage, ScoreRow};
 use crate::torch::kernelbench::{
     Attempt, Baselines, Mode, ProtocolResult, Results, Score, StrictResult, THRESHOLDS, TimeStats,
@@ -80,12 +80,7 @@ struct Run {
 }
 
 pub(super) fn main(root: &Path, args: &Args) -> anyhow::Result<ExitCode> {
-    let files = problems(root, Some(args.level))?.into_iter().map(|(_, path)| path);
-    let files: Vec<PathBuf> =
-        files.filter(|path| args.problems.as_ref().is_none_or(|numbers| numbers.has(number(path)))).collect();
-    if files.is_empty() {
-        bail!("level {} has no such problem", args.level);
-    }
+    let files = super::chosen(root, args.level, args.problems.as_ref())?;
     let run = Run::read(args)?;
     let mut columns = Vec::new();
     for judge in [Judge::Protocol, Judge::Strict] {
