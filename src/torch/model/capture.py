@@ -266,6 +266,7 @@ def profile(request):
     tell("running it eagerly")
     with torch.no_grad():
         results = tensors_of(model(*arguments))
+    fresh_us, fresh_compile_s = timed_first(model, arguments, device, seconds)
     parameters = {}
     for name, one in (*model.named_parameters(), *model.named_buffers()):
         parameters.setdefault(one.untyped_storage().data_ptr(), name)
@@ -324,7 +325,7 @@ def profile(request):
     compiled = torch.compile(model, dynamic=False)
     with torch.no_grad():
         compiled(*arguments)
-    answer["compile_s"] = time.perf_counter() - began
+    answer["compile_s"] = fresh_compile_s or time.perf_counter() - began
     # What is asked for by its place has a share of the time; regions are many.
     calls = {"eager": (lambda: model(*arguments), 1.0), "compiled": (lambda: compiled(*arguments), 1.0), "small": (small(device), 0.1)}
     if request["max_autotune"]:
@@ -363,7 +364,7 @@ def profile(request):
             raise SystemExit(f"the model could not be run {needed}: {failed[needed]}")
     answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
     answer["call_us"] = times.get("small", 0.0)
-    answer["graph_us"] = times.get("graph")
+    answer["graph_us"] = min(times["graph"], fresh_us or times["graph"]) if "graph" in times else None
     for key, row in rows.items():
         if key in times:
             # What it costs to call a compiled function is no part of the region: in the model it is paid once.
@@ -384,6 +385,28 @@ def profile(request):
         notes=notes,
     )
     return answer
+
+
+def timed_first(model, arguments, device, seconds):
+    """µs of the pass as a CUDA graph, and the seconds that compiling it takes, where nothing else was compiled and captured before, as in the
+    process of who runs the model. After a few graphs more a GPU may take 0.45 µs from one kernel to the next where it took 0.12 µs, in all
+    graphs of the process, each kernel for the same time as before (seen on an H100 and an H200, driver 580: 6 % of GPT-2's pass)."""
+    if torch.device(device).type != "cuda":
+        return None, None
+    tell("compiling it")
+    began = time.perf_counter()
+    try:
+        compiled = torch.compile(model, dynamic=False)
+        with torch.no_grad():
+            compiled(*arguments)
+        compile_s = time.perf_counter() - began
+        replay = graphed(lambda: compiled(*arguments), device)
+        return None if replay is None else quartile(clock(replay, device, seconds / 3)), compile_s
+    except Exception:
+        # What is wrong with it is said where it is timed beside the rest.
+        return None, None
+    finally:
+        torch._dynamo.reset()
 
 
 def common(tensors):

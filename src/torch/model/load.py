@@ -219,10 +219,9 @@ def graphed(call, device):
         return None
     try:
         with torch.no_grad():
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                for _ in range(3):
-                    call()
+            # Where the model runs anyway: once a further stream has had work, every graph of a process may be slower (`timed_first`).
+            for _ in range(3):
+                call()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
