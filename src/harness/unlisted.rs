@@ -128,11 +128,15 @@ impl Plan<'_> {
             let values = listed.iter().filter_map(|shape| shape.get(symbol));
             let others: Vec<i64> = values.filter(|value| *value >= least || !is_size(op, symbol)).collect();
             let any_listed = |at: u64| others.get(at as usize).copied().unwrap_or(least);
-            // Evenly on a scale of factors, and as often a multiple of eight, as sizes of models are.
-            let anywhere = |place: f64, rounded: bool| {
+            // Evenly on a scale of factors, and as often like sizes of models: a multiple of eight, or a power of two, once or three times.
+            let anywhere = |place: f64, like: u64| {
                 let most = self.largest_listed(symbol).max(MIXED_LEAST) as f64;
                 let size = (least.max(1) as f64 * (most / least.max(1) as f64).powf(place)) as i64;
-                if rounded { (size + 7) / 8 * 8 } else { size }
+                match like {
+                    0 => size,
+                    1 => (size + 7) / 8 * 8,
+                    _ => of_two_bits(size).max(least),
+                }
             };
             let fraction = pick(3, 1 << 20) as f64 / f64::from(1 << 20);
             let value = if flags(op).any(|flag| flag == symbol) {
@@ -142,9 +146,9 @@ impl Plan<'_> {
             } else if let Some(size) = timed.get(symbol).filter(|_| how.held == Some(symbol)) {
                 size
             } else if how.chosen == Some(symbol) {
-                anywhere((how.part as f64 + fraction) / PARTS as f64, pick(2, 2) == 0)
+                anywhere((how.part as f64 + fraction) / PARTS as f64, pick(2, 3))
             } else {
-                match (pick(2, 5), timed.get(symbol)) {
+                match (pick(2, 6), timed.get(symbol)) {
                     (0, Some(size)) => size,
                     (1, _) => any_listed(pick(1, others.len().max(1) as u64)),
                     (2, _) if !before.is_empty() => {
@@ -153,7 +157,7 @@ impl Plan<'_> {
                         let is_part = other % times == 0 && pick(6, 2) == 0;
                         (if is_part { other / times } else { other * times }).max(least)
                     }
-                    (kind, _) => anywhere(fraction.powf(1.0 + how.tries as f64 / 10.0), kind == 3),
+                    (kind, _) => anywhere(fraction.powf(1.0 + how.tries as f64 / 10.0), kind % 3),
                 }
             };
             if sizes(op).any(|size| size == symbol) {
@@ -188,13 +192,13 @@ impl Plan<'_> {
             let thinnest = op.edges.iter().chain(&op.sweep).min_by_key(elements).unwrap_or(&op.smoke);
             for turn in 0..FAR_EACH {
                 let pick = |what: u64, count: u64| stream.below((number as u64) << 16 | turn << 8 | what, count);
-                let most = if turn % 4 < 2 { FAR } else { FAR.max(FAR_LEAST / listed as f64) };
+                let most = if turn % 2 == 0 { FAR } else { FAR.max(FAR_LEAST / listed as f64) };
                 // What is wrong from some size on is wrong at the largest. A little more is another way through a kernel as well: evenly on
                 // a scale of factors.
                 let part = if turn / 4 % 2 == 0 { 1.0 } else { (1 + pick(0, 32)) as f64 / 32.0 };
                 let factor = most.powf(part);
                 let mut size = (listed as f64 * factor) as u64 + [0, 1, 7][pick(1, 3) as usize];
-                let base = if turn % 2 == 0 { &op.smoke } else { thinnest };
+                let base = if turn / 2 % 2 == 0 { &op.smoke } else { thinnest };
                 let at = |size: u64| op.complete(&base.clone().with(symbol, size as i64));
                 let small = |shape: &Shape| -> Result<bool, OpError> {
                     Ok(op.all_elements(shape)? <= limits.elements && op.macs(shape)? <= limits.macs)
@@ -234,5 +238,22 @@ impl Plan<'_> {
         let shapes = files.chain(hostile).chain(self.target.iter().map(|wanted| &wanted.shape));
         let drawn = op.random.get(symbol).map(|(_, high)| *high);
         shapes.filter_map(|shape| shape.get(symbol)).chain(drawn).max().unwrap_or(1).max(1) as u64
+    }
+}
+
+/// The largest power of two, or three times one, that is not above a size.
+fn of_two_bits(size: i64) -> i64 {
+    let power = 1 << size.max(1).ilog2();
+    if size >= power * 3 / 2 { power * 3 / 2 } else { power }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_two_bits;
+
+    #[test]
+    fn a_size_of_two_bits_is_the_largest_below() {
+        let found: Vec<i64> = [0, 1, 2, 3, 4, 5, 6, 7, 8, 95, 96, 127, 128, 191, 192, 255, 256].map(of_two_bits).into();
+        assert_eq!(found, [1, 1, 2, 3, 4, 4, 6, 6, 8, 64, 96, 96, 128, 128, 192, 192, 256]);
     }
 }
