@@ -42,9 +42,15 @@ pub(super) fn path_in(workspace: &Workspace, path: &Path) -> anyhow::Result<Stri
 
 /// The state that the kernel starts from; `options.model` names its file.
 pub(super) fn begun(options: Options, wanted: &Wanted, shapes: Vec<TargetShape>, worker: &Client) -> RunState {
-    let mut target = TargetState::new(&wanted.source.name, options.model.clone(), wanted.text.clone(), shapes);
-    target.empty = !wanted.source.python.is_empty() && is_unwritten(&wanted.text);
+    let target = target_of(wanted, options.model.clone(), shapes);
     crate::engine::alone(options, target, worker.device(), worker.judge())
+}
+
+/// A kernel, by its file in the workspace, as a target of its own.
+pub(super) fn target_of(wanted: &Wanted, file: String, shapes: Vec<TargetShape>) -> TargetState {
+    let mut target = TargetState::new(&wanted.source.name, file, wanted.text.clone(), shapes);
+    target.empty = !wanted.source.python.is_empty() && is_unwritten(&wanted.text);
+    target
 }
 
 /// What is timed, in the words of a first line: `rmsnorm on NAME, timed at rows=512 cols=4096 f32`.

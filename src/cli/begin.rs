@@ -20,7 +20,7 @@ use crate::agent::Choice;
 use crate::device::Opening;
 use crate::engine::files;
 use crate::engine::stop::Rules;
-use crate::engine::{Options, Pool, Rival, RunState, TargetState, check_names, plan, plan_compiled, several};
+use crate::engine::{Options, Pool, Rival, RunState, check_names, plan, plan_compiled, several};
 use crate::history::{self, Archive, History, Pending};
 use crate::kernel::{KernelFile, Language, kernel_file, set_dtypes};
 use crate::model::{Graph, ModelConfig};
@@ -348,9 +348,10 @@ async fn plan_problems(
     let mut targets = Vec::new();
     for (file, kernel) in &kernels {
         let shapes = kernel.target(&timed, worker.limits())?;
-        targets.push(TargetState::new(&kernel.source.name, file.clone(), kernel.text.clone(), shapes));
+        targets.push(alone::target_of(kernel, file.clone(), shapes));
     }
-    (wanted.tell)(&format!("improving kernels for {} problems on {}", targets.len(), worker.device().name));
+    let problems = if targets.len() == 1 { "one problem".to_owned() } else { format!("{} problems", targets.len()) };
+    (wanted.tell)(&format!("improving kernels for {problems} on {}", worker.device().name));
     let dtype = targets.first().and_then(|target| target.shapes.first()).map_or(Dtype::F32, |shape| shape.dtype);
     let mut state = several(options, targets, worker.device(), worker.judge());
     args.rival(&mut state, &workspace.settings().run, wanted.tell, &|op, language| {
@@ -408,7 +409,7 @@ async fn plan_pytorch(
     let written = match choice.device {
         Device::Cuda(number) if languages.contains(&Language::Triton) => {
             let regions = inductor::worth_asking(&compiled, (&args.only, &args.skip), &|it| there(it).is_some());
-            inductor::for_regions(&regions, &args.crew.python, Gpu::Here(number), *tell)
+            inductor::for_regions((&regions, compiled.bar()), &args.crew.python, Gpu::Here(number), *tell)
         }
         _ => BTreeMap::new(),
     };

@@ -32,30 +32,30 @@ pub(super) fn gpu_named(text: &str, device: Device) -> anyhow::Result<Gpu> {
     number.map(Gpu::Pretended).with_context(|| format!("--from-inductor={text}: a GPU is named as sm_80 or sm_90"))
 }
 
-/// Has Inductor write a kernel file for an operation and puts it into the workspace, where there is none; the file, or why there is
-/// none.
+/// Has Inductor write kernel files for operations, each for a type, and puts them into the workspace, where there are none; for each the
+/// file, or why there is none.
 pub(super) fn write(
-    source: &OpSource,
-    dtype: Dtype,
+    wanted: &[(&OpSource, Dtype)],
     workspace: &Workspace,
     python: &PythonArgs,
     gpu: Gpu,
     tell: &dyn Fn(&str),
-) -> anyhow::Result<Result<PathBuf, String>> {
-    let path = workspace.root().join(kernel_file(&source.name, Language::Triton.folder()));
-    if path.exists() {
-        return Ok(Ok(path));
+) -> anyhow::Result<Vec<Result<PathBuf, String>>> {
+    let path = |source: &OpSource| workspace.root().join(kernel_file(&source.name, Language::Triton.folder()));
+    let asked: Vec<_> = wanted.iter().copied().filter(|(source, _)| !path(source).exists()).collect();
+    let mut starts = Vec::new();
+    if !asked.is_empty() {
+        let python = Python::chosen(python.python.as_deref());
+        starts = start(&python, &asked, gpu, &mut |line| tell(line)).map_err(told)?;
     }
-    let python = Python::chosen(python.python.as_deref());
-    let starts = start(&python, &[(source, dtype)], gpu, &mut |line| tell(line)).map_err(told)?;
-    match starts.into_iter().next() {
-        Some(Start::Kernel(text)) => {
-            super::problem::write(&path, &text)?;
-            Ok(Ok(path))
-        }
+    let mut starts = asked.iter().map(|(source, _)| source.name.as_str()).zip(starts).collect::<BTreeMap<_, _>>();
+    let one = |(source, _): &(&OpSource, Dtype)| match starts.remove(source.name.as_str()) {
+        Some(Start::Kernel(text)) => super::problem::write(&path(source), &text).map(|()| Ok(path(source))),
         Some(Start::Nothing(why)) => Ok(Err(why)),
+        None if path(source).exists() => Ok(Ok(path(source))),
         None => Ok(Err("Inductor was not asked".into())),
-    }
+    };
+    wanted.iter().map(one).collect()
 }
 
 /// Regions that are worth asking Inductor about: those that will be worked on, of which `has_kernel` says that there is none yet.
@@ -76,13 +76,13 @@ pub(super) fn worth_asking<'a>(
 /// Inductor's kernel files for regions, by name. What it has none for, and why, is told; a Python that fails is told as well, and the
 /// regions begin without.
 pub(super) fn for_regions(
-    regions: &[&Region],
+    (regions, bar): (&[&Region], Bar),
     python: &PythonArgs,
     gpu: Gpu,
     tell: &dyn Fn(&str),
 ) -> BTreeMap<String, String> {
     let sources: Vec<(OpSource, Dtype)> =
-        regions.iter().filter_map(|region| Some((region.operation(Bar::Compiled).ok()?, region.element()?))).collect();
+        regions.iter().filter_map(|region| Some((region.operation(bar).ok()?, region.element()?))).collect();
     if sources.is_empty() {
         return BTreeMap::new();
     }

@@ -104,7 +104,8 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 fn from_inductor(args: &Args, problem: &Problem, workspace: &Workspace, gpu: Gpu) -> anyhow::Result<ExitCode> {
     let (source, dtype) = (&problem.source, args.dtype.unwrap_or(problem.dtype));
     let there = workspace.root().join(kernel_file(&source.name, Language::Triton.folder())).exists();
-    match inductor::write(source, dtype, workspace, &args.python, gpu, &super::say)? {
+    let written = inductor::write(&[(source, dtype)], workspace, &args.python, gpu, &super::say)?;
+    match written.into_iter().next().context("Inductor was not asked")? {
         Ok(path) if there => super::say(&format!("{} is there already, and is left as it is", path.display())),
         Ok(path) => {
             super::say(&format!("wrote        {} (what torch.compile would run, in {dtype})", path.display()));

@@ -93,10 +93,7 @@ fn listed(root: &Path, device: DeviceArgs, python: &PythonArgs, list: &ListArgs)
     let files = problems(root, list.level)?;
     let service = Service::new(Python::chosen(python.python.as_deref()));
     let device = device::choose(device, DeviceSettings::default(), &Starter::own())?.device;
-    let free = match device {
-        Device::Cuda(number) => cuda::memory_of(number).ok(),
-        Device::Cpu | Device::Theirs => available_memory(),
-    };
+    let free = free_memory(device);
     let mut rows = Vec::new();
     for (level, path) in files {
         let row = row(&service, level, &path, free)?;
@@ -158,12 +155,7 @@ fn row(service: &Service, level: u32, path: &Path, free: Option<u64>) -> anyhow:
     let problem = file.trim_end_matches(".py").to_owned();
     match service.describe(&file, &text, false) {
         Ok(described) => {
-            let bytes = torch::bytes(&described);
-            let wanted = bytes.saturating_mul(BYTES_EACH);
-            let too_large = free
-                .filter(|free| wanted > *free)
-                .map(|free| format!("judging it takes about {}, and this device has {}", size(wanted), size(free)));
-            let refused = torch::refusal(&described).or(too_large);
+            let (bytes, refused) = (torch::bytes(&described), refused(&described, free));
             Ok(Row { level, problem, tensors: tensors(&described), bytes, flops: described.flops, refused })
         }
         // What is wrong with one file says nothing of the others.
@@ -172,6 +164,23 @@ fn row(service: &Service, level: u32, path: &Path, free: Option<u64>) -> anyhow:
         }
         Err(error) => Err(told(error)),
     }
+}
+
+/// Bytes that problems are judged in, where the device tells.
+fn free_memory(device: Device) -> Option<u64> {
+    match device {
+        Device::Cuda(number) => cuda::memory_of(number).ok(),
+        Device::Cpu | Device::Theirs => available_memory(),
+    }
+}
+
+/// Why a problem is no target here.
+fn refused(described: &Described, free: Option<u64>) -> Option<String> {
+    let wanted = torch::bytes(described).saturating_mul(BYTES_EACH);
+    let too_large = free
+        .filter(|free| wanted > *free)
+        .map(|free| format!("judging it takes about {}, and this device has {}", size(wanted), size(free)));
+    torch::refusal(described).or(too_large)
 }
 
 /// `x[16, 64] s -> [16, 64]`.

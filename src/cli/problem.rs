@@ -10,7 +10,7 @@ use super::device::{self, Device};
 use super::inductor;
 use super::options::{DeviceArgs, PythonArgs};
 use crate::kernel::{KernelFile, Language, is_unwritten, kernel_file, skeleton};
-use crate::op::OpSource;
+use crate::op::{Dtype, OpSource};
 use crate::torch::inductor::Gpu;
 use crate::torch::{Problem, Python, Service, TorchError, definition};
 use crate::workspace::{Settings, Workspace};
@@ -71,8 +71,12 @@ pub(super) fn read(
         bail!("--workloads is for a definition in JSON, and {file} is none");
     }
     let service = Service::new(Python::chosen(python.python.as_deref())).on(gpu);
-    let described = service.describe(&file, &text, true).map_err(told)?;
-    Problem::new(&file, &text, described).map_err(told)
+    by(&service, &file, &text).map_err(told)
+}
+
+/// The problem of a file of this name and text, as a process of PyTorch's that is there sees it.
+pub(super) fn by(service: &Service, file: &str, text: &str) -> Result<Problem, TorchError> {
+    Problem::new(file, text, service.describe(file, text, true)?)
 }
 
 /// What PyTorch cannot do, and what to do about it.
@@ -113,42 +117,69 @@ pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&st
             };
             let said = install(&problem.source, &workspace)?;
             made.iter().chain(&said).for_each(|line| tell(line));
-            args.model = first_kernel(args, &problem, &workspace, device, tell)?;
+            let kernels = first_kernels(args, &[&problem], &workspace, device, tell)?;
+            args.model = match kernels.into_iter().next().flatten() {
+                Some(path) => path,
+                None => empty_file(&problem, &workspace, device, tell)?,
+            };
         }
     }
     Ok(())
 }
 
-/// Where a run on a problem begins: the workspace's own kernel; else, on a GPU, what Inductor writes; else a file to be written in.
-fn first_kernel(
+/// Where a run on problems begins, each: the workspace's own kernel; else, on a GPU, what Inductor writes; `None` where there is neither.
+pub(super) fn first_kernels(
     args: &RunArgs,
+    problems: &[&Problem],
+    workspace: &Workspace,
+    device: Device,
+    tell: &dyn Fn(&str),
+) -> anyhow::Result<Vec<Option<PathBuf>>> {
+    let languages = args.languages_of(if matches!(device, Device::Cuda(_)) { "cuda" } else { "cpu" })?;
+    let own = |problem: &&Problem| {
+        let paths = languages.iter().map(|it| workspace.root().join(kernel_file(&problem.source.name, it.folder())));
+        let mut paths = paths.filter(|path| std::fs::read_to_string(path).is_ok_and(|text| !is_unwritten(&text)));
+        paths.next()
+    };
+    let mut kernels: Vec<Option<PathBuf>> = problems.iter().map(own).collect();
+    let Device::Cuda(number) = device else { return Ok(kernels) };
+    let lacking: Vec<usize> = (0..kernels.len()).filter(|place| kernels[*place].is_none()).collect();
+    if lacking.is_empty() || !languages.contains(&Language::Triton) {
+        return Ok(kernels);
+    }
+    let wanted = |place: &usize| (&problems[*place].source, args.dtype().unwrap_or(problems[*place].dtype));
+    let wanted: Vec<(&OpSource, Dtype)> = lacking.iter().map(wanted).collect();
+    let several = problems.len() > 1;
+    let whose = |source: &OpSource| if several { format!("{} begins", source.name) } else { "it begins".to_owned() };
+    let asking = |line: &str| {
+        if several {
+            tell(line)
+        }
+    };
+    match inductor::write(&wanted, workspace, &args.crew.python, Gpu::Here(number), &asking) {
+        Ok(written) => {
+            for ((place, (source, _)), start) in lacking.iter().zip(&wanted).zip(written) {
+                match start {
+                    Ok(path) => {
+                        tell(&format!("wrote        {} (what torch.compile would run)", path.display()));
+                        kernels[*place] = Some(path);
+                    }
+                    Err(why) => tell(&format!("note: {} without a kernel of Inductor's: {why}", whose(source))),
+                }
+            }
+        }
+        Err(error) => tell(&format!("note: a run begins without kernels of Inductor's: {error:#}")),
+    }
+    Ok(kernels)
+}
+
+/// A file with an empty body, told of where it was written now.
+pub(super) fn empty_file(
     problem: &Problem,
     workspace: &Workspace,
     device: Device,
     tell: &dyn Fn(&str),
 ) -> anyhow::Result<PathBuf> {
-    let source = &problem.source;
-    let languages = args.languages_of(if matches!(device, Device::Cuda(_)) { "cuda" } else { "cpu" })?;
-    for language in &languages {
-        let path = workspace.root().join(kernel_file(&source.name, language.folder()));
-        if std::fs::read_to_string(&path).is_ok_and(|text| !is_unwritten(&text)) {
-            return Ok(path);
-        }
-    }
-    if let Device::Cuda(number) = device
-        && languages.contains(&Language::Triton)
-    {
-        let dtype = args.dtype().unwrap_or(problem.dtype);
-        let python = &args.crew.python;
-        match inductor::write(source, dtype, workspace, python, Gpu::Here(number), &|_| {}) {
-            Ok(Ok(path)) => {
-                tell(&format!("wrote        {} (what torch.compile would run)", path.display()));
-                return Ok(path);
-            }
-            Ok(Err(why)) => tell(&format!("note: it begins without a kernel of Inductor's: {why}")),
-            Err(error) => tell(&format!("note: it begins without a kernel of Inductor's: {error:#}")),
-        }
-    }
     let kernel = skeleton_file(problem, workspace, device)?;
     kernel.said.iter().for_each(|line| tell(line));
     Ok(kernel.path)

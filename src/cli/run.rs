@@ -16,6 +16,7 @@ use super::resume;
 use super::rules::RuleArgs;
 use super::session;
 use super::whole::{self, Whole};
+use crate::agent::Choice;
 use crate::engine::files;
 use crate::engine::stop::Rules;
 use crate::engine::{Parts, Run, RunError, RunState};
@@ -161,6 +162,11 @@ async fn tell(
 }
 
 impl Args {
+    /// Whether who proposes can write a kernel where there is none, as the tuner cannot.
+    pub(super) fn agent_writes(&self) -> anyhow::Result<bool> {
+        Ok(self.agent.choice()?.is_some_and(|choice| choice != Choice::Tuner))
+    }
+
     /// Puts the rules that were given on the command line over those there are.
     fn override_rules(&self, rules: &mut Rules) -> anyhow::Result<()> {
         self.rules.override_rules(rules)?;

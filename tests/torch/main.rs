@@ -2,6 +2,7 @@
 //! nothing else is tested.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod benchmark_run;
 mod definitions;
 mod eval;
 
@@ -195,10 +196,7 @@ fn a_problem_file_goes_from_an_empty_kernel_to_a_right_one() {
     let said = text(&judged.stdout);
     assert!(judged.status.success() && said.starts_with("p1_scaled_relu: correct\n"), "{judged:?}");
     assert!(said.contains("eager f32: ") && said.contains("in pairs with the kernel"), "{said}");
-    std::fs::create_dir(root.join("level1")).unwrap();
-    std::fs::write(root.join("level1/1_Relu.py"), PROBLEM).unwrap();
-    std::fs::write(root.join("level1/2_Large.py"), PROBLEM.replace("48, 512", "1 << 40, 512")).unwrap();
-    std::fs::write(root.join("level1/10_Worst.py"), PROBLEM.replace(" * scale", ".to(torch.complex64)")).unwrap();
+    benchmark_run::level(root);
     let listed = text(&warpsmith(root, &["kernelbench", "--root", ".", "list"]).stdout);
     let lines: Vec<&str> = listed.lines().collect();
     assert_eq!(lines.len(), 7, "{listed}");

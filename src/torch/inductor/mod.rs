@@ -70,6 +70,7 @@ enum Answer {
 }
 
 /// Has Inductor write kernels for operations that PyTorch evaluates, each for one type, in one process; `tell` hears what it is doing.
+/// Block sizes are chosen as the way of torch.compile chooses them that a kernel must beat: those of max-autotune take some seconds a kernel.
 ///
 /// # Errors
 /// No Python, no PyTorch in it, or the process ended without an answer.
@@ -86,6 +87,7 @@ pub fn start(
             Ok(op) => {
                 asked.push(serde_json::json!({
                     "source": source.python, "file": format!("{}.py", source.name), "tensors": tensors(&op), "scalars": scalars(&op), "dtype": torch_name(*dtype),
+                    "bar": op.bar,
                 }));
                 ops.push((place, op, *dtype));
                 starts.push(Start::Nothing(String::new()));

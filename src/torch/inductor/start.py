@@ -94,7 +94,7 @@ def code_for(request, dtype):
             free = [torch.empty((), dtype=torch.float32, device="cpu") for _ in numbers_]
             graph = traced(call, [torch.empty(shape, dtype=kind) for shape, kind in forms] + free)
         tensors = [torch.empty(shape, dtype=kind, device=device) for shape, kind in forms] + free
-        return code_of(moved(graph, traced_on, device), tensors), forms
+        return code_of(moved(graph, traced_on, device), tensors, request["bar"]), forms
 
 
 def without_counters(unit_):
