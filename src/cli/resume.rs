@@ -80,9 +80,14 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     Ok(Ready { history, pending, state, pool })
 }
 
-/// The command that goes on with a run.
+/// The command that goes on with a run, in its workspace.
 pub(super) fn resume_command(state: &RunState) -> String {
-    format!("warpsmith {} {} --resume {}", driven(&state.agent).unwrap_or("run"), state.model, state.run)
+    resume_command_for(state, &state.model)
+}
+
+/// The same where its model is called `model`.
+pub(super) fn resume_command_for(state: &RunState, model: &str) -> String {
+    format!("warpsmith {} {model} --resume {}", driven(&state.agent).unwrap_or("run"), state.run)
 }
 
 /// The subcommand through which proposals come from outside, where they do.

@@ -1,6 +1,6 @@
 //! `warpsmith run`: the main job.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let result = Run::new(parts, state, history, pending).go().await;
     let mut whole = None;
     if let Ok(ended) = &result {
-        super::say(&closing(ended));
+        super::say(&closing(ended, &args.run.model));
         if ended.ended.is_some() {
             let measured = whole::of_run(workspace.clone(), ended.clone(), args.run.crew.python.clone());
             let seen = tokio::select! {
@@ -204,11 +204,12 @@ fn budget_words(rules: &Rules) -> String {
     format!("{budget}{until}{each}")
 }
 
-/// The last lines of a run: the summary and the commands to look closer.
-fn closing(state: &RunState) -> String {
+/// The last lines of a run on what is called `model` where the user is: the summary and the commands to look closer.
+fn closing(state: &RunState, model: &Path) -> String {
     let mut text = format!("\n{}\n", state.summary());
     if state.ended.is_none() {
-        text.push_str(&format!("go on with   {}\n", resume::resume_command(state)));
+        let command = resume::resume_command_for(state, &model.display().to_string());
+        text.push_str(&format!("go on with   {command}\n"));
     }
     if state.targets.iter().any(|target| target.kept > 0) {
         text.push_str(&format!(
