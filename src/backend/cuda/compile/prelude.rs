@@ -1,6 +1,6 @@
 //! What stands before a candidate's text when it is compiled.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
 
 use crate::kernel::{KernelFile, Resolution, headers_named};
@@ -91,6 +91,19 @@ pub fn prelude(dtype: Dtype, capability: u32) -> String {
     format!("#define WS_SM {capability}\n{HEAD}{types}")
 }
 
+/// Whether a name may be put together of parts, by `##`: each is something that the code names, or a number.
+fn is_of_parts(name: &str, named: &HashSet<&str>) -> bool {
+    let is_part = |part: &str| named.contains(part) || part.bytes().all(|byte| byte.is_ascii_digit());
+    // Where a part may begin.
+    let mut begins = BTreeSet::from([0]);
+    for end in 1..=name.len() {
+        if begins.iter().any(|begin| name.get(*begin..end).is_some_and(is_part)) {
+            begins.insert(end);
+        }
+    }
+    begins.contains(&name.len())
+}
+
 /// The whole translation unit for `kernel` at `resolution`: prelude, headers of our own that the code includes, constants as
 /// macros, the candidate's code under its own name and line numbers. A constant that the code does not name is left out: what
 /// differs in such alone is one compilation.
@@ -104,10 +117,10 @@ pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolu
     for header in headers_named(code) {
         let _ = writeln!(source, "#include \"{}\"", header.name);
     }
-    // Names may be put together of parts.
-    let all = code.contains("##");
     let named: HashSet<&str> = code.split(|c: char| c != '_' && !c.is_alphanumeric()).collect();
-    for (name, value) in resolution.macros.iter().filter(|(name, _)| all || named.contains(name.as_str())) {
+    let pasted = code.contains("##");
+    let is_named = |name: &str| named.contains(name) || (pasted && is_of_parts(name, &named));
+    for (name, value) in resolution.macros.iter().filter(|(name, _)| is_named(name)) {
         let _ = writeln!(source, "#define {name} ({value})");
     }
     // Without the front matter: what changes in its launches alone needs no compilation.
@@ -116,4 +129,20 @@ pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolu
     source.push_str(code);
     source.push('\n');
     source
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_be_pasted_of_what_the_code_names_and_of_numbers_and_of_nothing_else() {
+        let named = HashSet::from(["HALF", "WI", "DTH", "_1", "name"]);
+        for name in ["HALF", "WIDTH", "HALFHALF", "HALF_1", "HALF2", "WIDTH16HALF", "name_1"] {
+            assert!(is_of_parts(name, &named), "{name}");
+        }
+        for name in ["WID", "TH", "HALF_2", "HALFS", "_", "ä", "TILES"] {
+            assert!(!is_of_parts(name, &named), "{name}");
+        }
+    }
 }
