@@ -127,6 +127,29 @@ pub(super) fn begin(args: &mut RunArgs, kernel: Option<&Path>, tell: &dyn Fn(&st
     Ok(())
 }
 
+/// The languages in which a run on a device may begin.
+fn languages_on(args: &RunArgs, device: Device) -> anyhow::Result<Vec<Language>> {
+    args.languages_of(if matches!(device, Device::Cuda(_)) { "cuda" } else { "cpu" })
+}
+
+/// The workspace's own kernel for an operation, where somebody has written one.
+fn own_kernel(name: &str, languages: &[Language], workspace: &Workspace) -> Option<PathBuf> {
+    let mut paths = languages.iter().map(|it| workspace.root().join(kernel_file(name, it.folder())));
+    paths.find(|path| std::fs::read_to_string(path).is_ok_and(|text| !is_unwritten(&text)))
+}
+
+/// Whether [`first_kernels`] may have one for an operation: its problem need not be read where it has none.
+pub(super) fn may_have_a_kernel(
+    args: &RunArgs,
+    name: &str,
+    workspace: &Workspace,
+    device: Device,
+) -> anyhow::Result<bool> {
+    let languages = languages_on(args, device)?;
+    let asks = matches!(device, Device::Cuda(_)) && languages.contains(&Language::Triton);
+    Ok(asks || own_kernel(name, &languages, workspace).is_some())
+}
+
 /// Where a run on problems begins, each: the workspace's own kernel; else, on a GPU, what Inductor writes; `None` where there is neither.
 pub(super) fn first_kernels(
     args: &RunArgs,
@@ -135,12 +158,8 @@ pub(super) fn first_kernels(
     device: Device,
     tell: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<Option<PathBuf>>> {
-    let languages = args.languages_of(if matches!(device, Device::Cuda(_)) { "cuda" } else { "cpu" })?;
-    let own = |problem: &&Problem| {
-        let paths = languages.iter().map(|it| workspace.root().join(kernel_file(&problem.source.name, it.folder())));
-        let mut paths = paths.filter(|path| std::fs::read_to_string(path).is_ok_and(|text| !is_unwritten(&text)));
-        paths.next()
-    };
+    let languages = languages_on(args, device)?;
+    let own = |problem: &&Problem| own_kernel(&problem.source.name, &languages, workspace);
     let mut kernels: Vec<Option<PathBuf>> = problems.iter().map(own).collect();
     let Device::Cuda(number) = device else { return Ok(kernels) };
     let lacking: Vec<usize> = (0..kernels.len()).filter(|place| kernels[*place].is_none()).collect();
@@ -149,14 +168,7 @@ pub(super) fn first_kernels(
     }
     let wanted = |place: &usize| (&problems[*place].source, args.dtype().unwrap_or(problems[*place].dtype));
     let wanted: Vec<(&OpSource, Dtype)> = lacking.iter().map(wanted).collect();
-    let several = problems.len() > 1;
-    let whose = |source: &OpSource| if several { format!("{} begins", source.name) } else { "it begins".to_owned() };
-    let asking = |line: &str| {
-        if several {
-            tell(line)
-        }
-    };
-    match inductor::write(&wanted, workspace, &args.crew.python, Gpu::Here(number), &asking) {
+    match inductor::write(&wanted, workspace, &args.crew.python, Gpu::Here(number), tell) {
         Ok(written) => {
             for ((place, (source, _)), start) in lacking.iter().zip(&wanted).zip(written) {
                 match start {
@@ -164,7 +176,7 @@ pub(super) fn first_kernels(
                         tell(&format!("wrote        {} (what torch.compile would run)", path.display()));
                         kernels[*place] = Some(path);
                     }
-                    Err(why) => tell(&format!("note: {} without a kernel of Inductor's: {why}", whose(source))),
+                    Err(why) => tell(&format!("note: {} begins without a kernel of Inductor's: {why}", source.name)),
                 }
             }
         }

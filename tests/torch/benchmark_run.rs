@@ -23,11 +23,17 @@ fn a_problem_without_a_kernel_is_left_out_where_nobody_writes_one() {
     std::fs::create_dir(root.join("night")).unwrap();
     let tuned = warpsmith(root, &RUN);
     let said = text(&tuned.stdout);
-    let tuner = "which the tuner cannot write (an --agent can): problems 1\n";
-    for part in ["2_Large.py: judging it takes about", "10_Worst.py: ", "complex64", tuner] {
+    assert!(said.contains("which the tuner cannot write (an --agent can): problems 1, 2, 10\n"), "{said}");
+    assert!(!tuned.status.success() && text(&tuned.stderr).contains("no problem has a kernel"), "{tuned:?}");
+    assert!(!root.join("night/reference").exists(), "nothing is left of what was left out");
+    // Where somebody writes, what is no target is left out all the same.
+    let end = ["--problems", "2,10", "--agent", "command", "--", "true"];
+    let written = warpsmith(root, &[&RUN[..], &end].concat());
+    let said = text(&written.stdout);
+    for part in ["2_Large.py: judging it takes about", "10_Worst.py: ", "complex64"] {
         assert!(said.contains(part), "`{part}` is missing in\n{said}");
     }
-    assert!(!tuned.status.success() && text(&tuned.stderr).contains("no problem has a kernel"), "{tuned:?}");
+    assert!(!written.status.success() && text(&written.stderr).contains("no problem has a kernel"), "{written:?}");
     let missing = warpsmith(root, &["kernelbench", "--root", ".", "run", "nowhere"]);
     assert!(text(&missing.stderr).contains("nowhere is no folder"), "{missing:?}");
 }

@@ -1,6 +1,6 @@
 //! `kernelbench run`: one run with a target for each problem.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -11,7 +11,7 @@ use crate::cli::begin::Posed;
 use crate::cli::options::{DeviceArgs, PythonArgs};
 use crate::cli::{device, problem, pytorch, run};
 use crate::kernel::Language;
-use crate::torch::{Fault, Problem, Python, Service, TorchError};
+use crate::torch::{Fault, Problem, Python, Service, TorchError, name_of};
 use crate::workspace::{BackendName, Settings, Workspace};
 
 /// Improve kernels for many problems in one run, one target after another.
@@ -62,35 +62,35 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: A
     let device = device::choose(wanted.crew.device_of_lead(wanted.device), settings.device, &starter)?.device;
     let service = Service::new(Python::chosen(python.python.as_deref())).on(problem::gpu_of(device));
     let free = free_memory(device);
-    let mut found: Vec<(u32, Problem)> = Vec::new();
+    let (mut found, mut left_out) = (Vec::new(), Vec::new());
     for file in &files {
+        let name = name_of(&base(file));
+        let named = kernels.get(&name).map(|(path, _)| path.clone());
+        // Drawing the values of what nothing comes of may take minutes.
+        if named.is_none() && !writes && !problem::may_have_a_kernel(wanted, &name, &workspace, device)? {
+            left_out.push(number(file).to_string());
+            continue;
+        }
         match read(&service, file, free)? {
-            Ok(problem) => {
-                let said = problem::install(&problem.source, &workspace)?;
-                said.iter().for_each(|line| crate::cli::say(line));
-                found.push((number(file), problem));
-            }
+            Ok(problem) => found.push((number(file), problem, named)),
             Err(why) => crate::cli::say(&format!("left out: {}: {why}", file.display())),
         }
     }
-    let named = |problem: &Problem| kernels.get(&problem.source.name).map(|(path, _)| path.clone());
-    let others: Vec<&Problem> =
-        found.iter().map(|(_, problem)| problem).filter(|problem| named(problem).is_none()).collect();
-    let first = problem::first_kernels(wanted, &others, &workspace, device, &crate::cli::say)?;
-    let mut first = first.into_iter();
-    let mut left_out = Vec::new();
-    for (number, problem) in &found {
-        let begins: Option<PathBuf> = match named(problem) {
-            Some(path) => Some(path),
-            None => match first.next().flatten() {
-                None if writes => Some(problem::empty_file(problem, &workspace, device, &crate::cli::say)?),
-                begins => begins,
-            },
+    let lacking: Vec<&Problem> =
+        found.iter().filter(|(.., named)| named.is_none()).map(|(_, problem, _)| problem).collect();
+    let mut first = problem::first_kernels(wanted, &lacking, &workspace, device, &crate::cli::say)?.into_iter();
+    for (number, problem, named) in found {
+        let kernel = match named.or_else(|| first.next().flatten()) {
+            None if writes => problem::empty_file(&problem, &workspace, device, &crate::cli::say)?,
+            None => {
+                left_out.push(number.to_string());
+                continue;
+            }
+            Some(kernel) => kernel,
         };
-        match begins {
-            Some(kernel) => wanted.posed.push(Posed { kernel, source: problem.source.clone() }),
-            None => left_out.push(number.to_string()),
-        }
+        let said = problem::install(&problem.source, &workspace)?;
+        said.iter().for_each(|line| crate::cli::say(line));
+        wanted.posed.push(Posed { kernel, source: problem.source });
     }
     if !left_out.is_empty() {
         crate::cli::say(&format!(
@@ -108,6 +108,11 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: A
     run::main(*args)
 }
 
+/// A file's own name.
+fn base(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// What kernels in a language run on.
 const fn backend_of(language: Language) -> BackendName {
     match language {
@@ -119,7 +124,7 @@ const fn backend_of(language: Language) -> BackendName {
 /// The problem in a file; why it is none here, in a sentence, which says nothing of the others.
 fn read(service: &Service, path: &Path, free: Option<u64>) -> anyhow::Result<Result<Problem, String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let file = base(path);
     let looked = || -> Result<Result<Problem, String>, TorchError> {
         // By its form first: values of what is too large are not drawn.
         if let Some(why) = refused(&service.describe(&file, &text, false)?, free) {
