@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod cuda;
 mod fault;
 mod memory;
+mod source;
 mod step;
 mod values;
 
@@ -27,40 +28,14 @@ pub use call::{Call, Region, Span, calls_per_sample};
 pub use fault::Fault;
 pub(crate) use memory::input_plans;
 pub use memory::{CaseMemory, Change, MemoryError, ScratchBuffer};
+use source::by_file;
+pub use source::{Ready, Source};
 pub use step::Step;
 
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
 use crate::kernel::{FrontMatter, KernelFile, Resolution};
 use crate::op::{DrawPlan, Dtype, OpSource, Operation, Sample, Shape, Stored, TargetShape};
-
-/// A kernel file and what it is to be compiled for.
-#[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
-    /// The file.
-    pub kernel: &'a KernelFile,
-    /// The constants to compile it with, a compilation each.
-    pub resolutions: &'a [Resolution],
-    /// How many of them, the first, are wanted before everything else.
-    pub urgent: usize,
-}
-
-impl<'a> Source<'a> {
-    /// A file of which nothing is wanted before the rest.
-    #[must_use]
-    pub const fn new(kernel: &'a KernelFile, resolutions: &'a [Resolution]) -> Self {
-        Self { kernel, resolutions, urgent: 0 }
-    }
-}
-
-/// The index of a file, that of a resolution of it, and the image made of them.
-pub type Ready<I> = (usize, usize, I);
-
-/// Images that follow each other, file by file.
-fn by_file<I>(files: &[Source<'_>], images: Vec<I>) -> Vec<Vec<I>> {
-    let mut images = images.into_iter();
-    files.iter().map(|file| images.by_ref().take(file.resolutions.len()).collect()).collect()
-}
 
 /// A kind of device.
 pub trait Backend: Sized {
@@ -114,6 +89,24 @@ pub trait Backend: Sized {
         _ready: &mut dyn FnMut(Vec<Ready<Self::Image>>),
     ) -> Result<Vec<Vec<Self::Image>>, BuildError> {
         self.compile(op, files, cancelled)
+    }
+
+    /// A digest of what the compiler is given of `kernel` at `resolution`: several may differ in nothing but their launches. `None` where
+    /// each is compiled for itself.
+    fn given(&self, _op: &Operation, _kernel: &KernelFile, _resolution: &Resolution) -> Option<String> {
+        None
+    }
+
+    /// The image of `kernel` at `resolution`, of code that was compiled for one of which the same was given; `None` where that code has to be
+    /// read again for the launches of this one, as compiling does.
+    fn relaunched(
+        &self,
+        _op: &Operation,
+        _kernel: &KernelFile,
+        _resolution: &Resolution,
+        _code: &Self::Image,
+    ) -> Option<Self::Image> {
+        None
     }
 
     /// A step of the forward pass that is no operation, compiled.

@@ -1,6 +1,6 @@
 //! One compilation for each set of constants that the cases need.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 
 use crate::backend::{Backend, BuildError, Image, Ready, ScratchBuffer, Source};
@@ -27,6 +27,8 @@ pub struct Build<B: Backend> {
     images: Vec<B::Image>,
     /// The constants that each image is compiled for; a library has none.
     codes: Vec<Resolution>,
+    /// Images by what the compiler was given for them, of the first so many; as far as that was asked for.
+    given: (HashMap<String, usize>, usize),
     by_shape: ByShape,
 }
 
@@ -103,7 +105,7 @@ impl<'a, B: Backend> Making<'a, B> {
             places[*index].map(|place| (key.clone(), (place, scratch.clone())))
         };
         let by_shape = self.by_shape.iter().filter_map(served).collect();
-        Build { kernel: Some(self.plan.kernel.clone()), images, codes, by_shape }
+        Build { kernel: Some(self.plan.kernel.clone()), images, codes, given: Default::default(), by_shape }
     }
 
     /// The scratch that a shape and dtype want, compiled or not.
@@ -199,14 +201,20 @@ impl<B: Backend> Build<B> {
                 }
                 by_shape.remove(&(shape, dtype));
             }
-            Ok(Self { kernel: Some(kernel), images, codes: distinct, by_shape })
+            Ok(Self { kernel: Some(kernel), images, codes: distinct, given: Default::default(), by_shape })
         };
         planned.into_iter().zip(images).map(build).collect()
     }
 
     /// What the user has today for these shapes where that is a library, with its name.
     pub fn library(backend: &B, op: &Operation, wanted: &BTreeSet<(Shape, Dtype)>) -> Option<(Self, &'static str)> {
-        let mut build = Self { kernel: None, images: Vec::new(), codes: Vec::new(), by_shape: BTreeMap::new() };
+        let mut build = Self {
+            kernel: None,
+            images: Vec::new(),
+            codes: Vec::new(),
+            given: Default::default(),
+            by_shape: BTreeMap::new(),
+        };
         let mut named = None;
         for (shape, dtype) in wanted {
             let (image, name) = backend.library(op, shape, *dtype)?;
@@ -227,24 +235,52 @@ impl<B: Backend> Build<B> {
 
     /// Has it serve a shape more where nothing has to be compiled for that; tells whether it does.
     pub(super) fn serve(&mut self, backend: &B, op: &Operation, shape: &Shape, dtype: Dtype) -> bool {
+        self.lacks(backend, op, shape, dtype).is_none()
+    }
+
+    /// Has it serve a shape more where nothing has to be compiled for that; else what the compiler would be given, as a digest, or its
+    /// constants where each set of them is compiled for itself.
+    pub(super) fn lacks(&mut self, backend: &B, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<String> {
         let key = (shape.clone(), dtype);
         if self.by_shape.contains_key(&key) {
-            return true;
+            return None;
         }
         let resolved = self.kernel.as_ref().and_then(|kernel| {
             let resolution = kernel.resolve(shape, dtype, &backend.card().facts).ok()?;
             scratch_bytes(kernel, &resolution)?;
             Some((ScratchBuffer::of(kernel, &resolution), code(resolution)))
         });
-        let Some((scratch, code)) = resolved else { return false };
-        let Some(place) = self.codes.iter().position(|known| *known == code) else { return false };
+        let Some((scratch, code)) = resolved else { return Some(format!("{shape} {dtype}")) };
+        let known = self.codes.iter().position(|known| *known == code);
+        let place = match known.map_or_else(|| self.relaunched(backend, op, code), Ok) {
+            Ok(place) => place,
+            Err(given) => return Some(given),
+        };
         let mut added = BTreeMap::from([(key, (place, scratch))]);
         add_own_scratch(op, &mut added, place, &self.images[place]);
-        let fits = too_large(&added).is_none();
-        if fits {
-            self.by_shape.extend(added);
+        if too_large(&added).is_some() {
+            return Some(format!("{shape} {dtype}"));
         }
-        fits
+        self.by_shape.extend(added);
+        None
+    }
+
+    /// The place of an image for constants that differ from a compiled one's in nothing that the compiler is given; else what it would be
+    /// given.
+    fn relaunched(&mut self, backend: &B, op: &Operation, code: Resolution) -> Result<usize, String> {
+        let by_itself = || format!("{code:?}");
+        let kernel = self.kernel.as_ref().ok_or_else(by_itself)?;
+        let given = backend.given(op, kernel, &code).ok_or_else(by_itself)?;
+        let (by_given, asked) = &mut self.given;
+        for (place, code) in self.codes.iter().enumerate().skip(*asked) {
+            by_given.entry(backend.given(op, kernel, code).ok_or_else(by_itself)?).or_insert(place);
+        }
+        *asked = self.codes.len();
+        let same = by_given.get(&given).and_then(|same| backend.relaunched(op, kernel, &code, &self.images[*same]));
+        self.images.push(same.ok_or(given)?);
+        self.codes.push(code);
+        *asked = self.codes.len();
+        Ok(self.images.len() - 1)
     }
 
     /// What of it computes one shape: whatever runs it loads no more than that.
@@ -254,6 +290,7 @@ impl<B: Backend> Build<B> {
             kernel: self.kernel.clone(),
             images: vec![self.images[place].clone()],
             codes: self.codes.get(place).cloned().into_iter().collect(),
+            given: Default::default(),
             by_shape: BTreeMap::from([((shape.clone(), dtype), (0, scratch.to_vec()))]),
         })
     }

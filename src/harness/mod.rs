@@ -1,5 +1,6 @@
 //! The judge: five stages of correctness, paired timing, and the decision.
 
+mod answer;
 mod baselines;
 mod bench;
 mod beside;

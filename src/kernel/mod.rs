@@ -18,7 +18,7 @@ mod plan;
 mod plan_tests;
 mod resolve;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 mod skeleton;
 mod tensor_map;
 

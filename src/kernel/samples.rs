@@ -1,7 +1,7 @@
 //! Two CUDA files for tests, for the operations of `op::samples`.
 
 /// Two launches, a template, scratch, a variant.
-pub(super) const NORM: &str = r#"/*---
+pub(crate) const NORM: &str = r#"/*---
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 [tune]

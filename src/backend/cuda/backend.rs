@@ -1,12 +1,13 @@
 //! A GPU as a [`Backend`].
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::compile::{Compiled, Compiler, Search, Told, Unit};
+use super::compile::{Compiled, Compiler, Given, Search, Told, Unit, all_wait};
 use super::driver::{GpuFacts, device_count, device_facts, driver_version, installed_driver};
 use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
 use super::launch::{self, Host, Image};
@@ -18,7 +19,7 @@ use crate::backend::{
 };
 use crate::device::{DeviceCard, Opening, cached_card};
 use crate::evaluation::ErrorStats;
-use crate::kernel::FrontMatter;
+use crate::kernel::{FrontMatter, KernelFile, Resolution};
 use crate::op::{Dtype, Operation, Pass, Sample, Shape};
 
 /// While nothing is compiled, whoever waits for it is told so as often.
@@ -46,6 +47,7 @@ pub struct Cuda {
     card: DeviceCard,
     limits: CaseLimits,
     gauge: Option<Gauge>,
+    given: RefCell<Given>,
 }
 
 /// Whether a driver and a compiler are installed that serve each other; whether there is a GPU, only opening one tells.
@@ -147,7 +149,7 @@ impl Cuda {
             }
         };
         let limits = judge::case_limits(&card, facts.memory_bytes, free);
-        Ok(Self { place, facts, compiler, card, limits, gauge })
+        Ok(Self { place, facts, compiler, card, limits, gauge, given: RefCell::default() })
     }
 
     /// The judge's place on the device, which is opened now if it was not.
@@ -267,6 +269,16 @@ impl Backend for Cuda {
         let missing = || BuildError::Machine("the compiler left something out".into());
         let all = |file: Vec<Option<Image>>| file.into_iter().collect::<Option<Vec<_>>>();
         images.into_iter().map(all).collect::<Option<_>>().ok_or_else(missing)
+    }
+
+    fn given(&self, op: &Operation, kernel: &KernelFile, resolution: &Resolution) -> Option<String> {
+        self.given.borrow_mut().digest(op, kernel, resolution, self.facts.capability, &self.card.facts)
+    }
+
+    fn relaunched(&self, op: &Operation, kernel: &KernelFile, resolution: &Resolution, code: &Image) -> Option<Image> {
+        let Image::Kernel(code) = code else { return None };
+        all_wait(op, kernel, resolution, self.facts.capability, &code.compiled).ok()?;
+        Some(Image::of_kernel(op, kernel, resolution, &self.card.facts, code.compiled.clone()))
     }
 
     fn glue(&self, step: Step, dtype: Dtype) -> Result<Image, BuildError> {

@@ -2,12 +2,17 @@
 
 use std::cmp::Reverse;
 
+use super::prelude::Named;
 use super::triton::JitUnit;
-use super::{Compiled, Unit};
+use super::{Compiled, Unit, candidate_source};
 use crate::backend::BuildError;
-use crate::kernel::{KernelFile, Language, MustWait, Resolution, nvrtc_options};
+use crate::defence::Defence;
+use crate::kernel::{Facts, KernelFile, Language, MustWait, Resolution, nvrtc_options, target_arch};
 use crate::op::Operation;
 use crate::sandbox::check_cuda;
+
+/// The first compute capability that starts dependent launches early.
+const EARLY_STARTS: u32 = 90;
 
 /// What is compiled at once.
 #[derive(Debug, Clone)]
@@ -16,6 +21,64 @@ pub(super) enum Job {
     Text(Unit),
     /// The launches of a Triton file at one resolution.
     Jit(Vec<JitUnit>),
+}
+
+impl Job {
+    /// What is compiled of `kernel` at `resolution` for a device of compute capability `capability`, with options as NVRTC takes them.
+    ///
+    /// # Errors
+    /// A launch in Triton that contradicts the file's plan.
+    pub(super) fn of(
+        op: &Operation,
+        kernel: &KernelFile,
+        resolution: &Resolution,
+        capability: u32,
+        facts: &Facts,
+        options: &[String],
+    ) -> Result<Self, BuildError> {
+        Ok(match kernel.language {
+            Language::Triton => Self::Jit(JitUnit::of(op, kernel, resolution, capability)?),
+            Language::C | Language::Cuda => Self::Text(Unit {
+                name: format!("{}.cu", op.name),
+                source: candidate_source(op, kernel, resolution, capability),
+                arch: target_arch(&kernel.front.arch, capability),
+                options: options.to_vec(),
+                names: kernel.kernel_names(resolution, facts),
+                numbers: kernel.numbers(op, resolution),
+            }),
+        })
+    }
+}
+
+/// Tells what the compiler is given of a file at one resolution; keeps what it found of the file that it was asked about last.
+#[derive(Debug, Default)]
+pub struct Given {
+    text: String,
+    named: Named,
+}
+
+impl Given {
+    /// A digest of what the compiler is given, beside what all resolutions of a file have in common; `None` where it cannot be compiled.
+    #[must_use]
+    pub fn digest(
+        &mut self,
+        op: &Operation,
+        kernel: &KernelFile,
+        resolution: &Resolution,
+        capability: u32,
+        facts: &Facts,
+    ) -> Option<String> {
+        let given = if kernel.language == Language::Triton {
+            format!("{:?}", JitUnit::of(op, kernel, resolution, capability).ok()?)
+        } else {
+            if self.text != kernel.text {
+                *self = Self { text: kernel.text.clone(), named: Named::of(kernel.code()) };
+            }
+            let constants = (resolution.dtype, self.named.among(&resolution.macros));
+            format!("{:?}", (constants, kernel.kernel_names(resolution, facts), kernel.numbers(op, resolution)))
+        };
+        Some(blake3::hash(given.as_bytes()).to_hex().to_string())
+    }
 }
 
 /// What is begun first ranks lowest: not urgent, how long it takes.
@@ -62,8 +125,28 @@ pub(super) fn admit(op: &Operation, kernel: &KernelFile, capability: u32) -> Res
     nvrtc_options(&kernel.front.options).map_err(|error| refused(&error))
 }
 
+/// Whether all kernels of a file wait, at one resolution, that must.
+///
+/// # Errors
+/// A sentence for the verdict.
+pub fn all_wait(
+    op: &Operation,
+    kernel: &KernelFile,
+    resolution: &Resolution,
+    capability: u32,
+    unit: &Compiled,
+) -> Result<(), String> {
+    // Where a GPU starts no launch early, launches follow each other, and there is nothing to wait for.
+    if capability < EARLY_STARTS || !Defence::Waits.stands() {
+        return Ok(());
+    }
+    // A kernel that cannot be launched at this resolution is not compiled.
+    let launched = |must: &MustWait| unit.names.contains_key(&must.kernel);
+    kernel.must_wait(op, resolution).iter().filter(|must| launched(must)).try_for_each(|must| waits(unit, must))
+}
+
 /// Whether a kernel waits before it uses what the launches in front of it write.
-pub(super) fn waits(unit: &Compiled, must: &MustWait) -> Result<(), String> {
+fn waits(unit: &Compiled, must: &MustWait) -> Result<(), String> {
     let name = &must.kernel;
     let begins = "the compiled kernel is refused: with pdl = true";
     let wait = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\")";
@@ -80,5 +163,33 @@ pub(super) fn waits(unit: &Compiled, must: &MustWait) -> Result<(), String> {
              barrier"
         )),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::kernel::samples::NORM;
+    use crate::op::{Dtype, Shape, samples};
+
+    #[test]
+    fn what_changes_in_launches_alone_is_given_to_the_compiler_alike() {
+        let op = samples::rmsnorm();
+        let kernel = KernelFile::parse(&NORM.replace("(ROWS > 1)", "true")).unwrap();
+        let facts: Facts = [("SMS".to_owned(), 132), ("CC".to_owned(), 90)].into();
+        let shape = op.complete(&Shape::from([("rows", 8), ("cols", 5000)])).unwrap();
+        let mut known = Given::default();
+        let mut given = |dtype, name: &str, value: i64| {
+            let mut resolution = kernel.resolve(&shape, dtype, &facts).unwrap();
+            assert!(resolution.macros.insert(name.to_owned(), value).is_some(), "{name}");
+            known.digest(&op, &kernel, &resolution, 90, &facts).unwrap()
+        };
+        let usual = given(Dtype::F16, "THREADS", 256);
+        // Threads of a block, and bytes of shared memory.
+        assert_eq!(usual, given(Dtype::F16, "THREADS", 128));
+        // A type, and what a kernel is instantiated with.
+        assert_ne!(usual, given(Dtype::Bf16, "THREADS", 256));
+        assert_ne!(usual, given(Dtype::F16, "VEC", 1));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::admit::{Job, Rank, admit, share, waits, weight};
+use super::admit::{Job, Rank, admit, all_wait, share, weight};
 use super::cache::{Cache, Record};
 use super::find::{Search, Toolkit};
 use super::frame::{Request, Response};
@@ -15,14 +15,10 @@ use super::key::key;
 use super::messages::{Resources, clean, read};
 use super::process::{Pool, ProcessError};
 use super::triton::{JitCode, JitUnit, Triton};
-use super::{candidate_source, cubin, ptx};
+use super::{cubin, ptx};
 use crate::backend::{BuildError, Source};
-use crate::defence::Defence;
-use crate::kernel::{Facts, KernelFile, Language, Resolution, headers_named, target_arch};
+use crate::kernel::{Facts, KernelFile, Resolution, headers_named};
 use crate::op::Operation;
-
-/// The first compute capability that starts dependent launches early.
-const EARLY_STARTS: u32 = 90;
 
 /// Raised whenever a check or the prelude changes, so that nothing is taken that an older program let pass.
 const GENERATION: u32 = 2;
@@ -219,17 +215,7 @@ impl Compiler {
         for (file, &Source { kernel, resolutions, urgent }) in files.iter().enumerate() {
             let options = admit(op, kernel, capability)?;
             for (at, resolution) in resolutions.iter().enumerate() {
-                let job = match kernel.language {
-                    Language::Triton => Job::Jit(JitUnit::of(op, kernel, resolution, capability)?),
-                    Language::C | Language::Cuda => Job::Text(Unit {
-                        name: format!("{}.cu", op.name),
-                        source: candidate_source(op, kernel, resolution, capability),
-                        arch: target_arch(&kernel.front.arch, capability),
-                        options: options.clone(),
-                        names: kernel.kernel_names(resolution, facts),
-                        numbers: kernel.numbers(op, resolution),
-                    }),
-                };
+                let job = Job::of(op, kernel, resolution, capability, facts, &options)?;
                 wanted.push(((file, at), share(&mut units, (at >= urgent, Reverse(weight(resolution))), job)));
             }
         }
@@ -244,16 +230,10 @@ impl Compiler {
         };
         let all = self.all(&sorted, true, cancelled, told.begun, &done)?;
         let compiled: BTreeMap<usize, Compiled> = order.into_iter().zip(all).collect();
-        // Where a GPU starts no launch early, launches follow each other, and there is nothing to wait for.
-        for ((file, at), unit) in wanted.iter().filter(|_| capability >= EARLY_STARTS && Defence::Waits.stands()) {
+        for ((file, at), unit) in &wanted {
             let Source { kernel, resolutions, .. } = files[*file];
             let Some(unit) = compiled.get(unit) else { continue };
-            for must in kernel.must_wait(op, &resolutions[*at]) {
-                // A kernel that cannot be launched at this resolution is not compiled.
-                if unit.names.contains_key(&must.kernel) {
-                    waits(unit, &must).map_err(BuildError::Kernel)?;
-                }
-            }
+            all_wait(op, kernel, &resolutions[*at], capability, unit).map_err(BuildError::Kernel)?;
         }
         Ok(wanted.iter().filter_map(|(_, unit)| compiled.get(unit).cloned()).collect())
     }

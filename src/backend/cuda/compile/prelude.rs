@@ -1,6 +1,6 @@
 //! What stands before a candidate's text when it is compiled.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use crate::kernel::{KernelFile, Resolution, headers_named};
@@ -91,17 +91,53 @@ pub fn prelude(dtype: Dtype, capability: u32) -> String {
     format!("#define WS_SM {capability}\n{HEAD}{types}")
 }
 
-/// Whether a name may be put together of parts, by `##`: each is something that the code names, or a number.
-fn is_of_parts(name: &str, named: &HashSet<&str>) -> bool {
-    let is_part = |part: &str| named.contains(part) || part.bytes().all(|byte| byte.is_ascii_digit());
-    // Where a part may begin.
-    let mut begins = BTreeSet::from([0]);
-    for end in 1..=name.len() {
-        if begins.iter().any(|begin| name.get(*begin..end).is_some_and(is_part)) {
-            begins.insert(end);
-        }
+/// What a code names, and so which constants it is compiled for.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    words: HashSet<String>,
+    /// Whether it puts names together, by `##`.
+    pastes: bool,
+    /// What was found of names that were asked about: several milliseconds for a long file.
+    known: HashMap<String, bool>,
+}
+
+impl Named {
+    pub(super) fn of(code: &str) -> Self {
+        let words = code.split(|c: char| c != '_' && !c.is_alphanumeric()).map(str::to_owned);
+        Self { words: words.collect(), pastes: code.contains("##"), known: HashMap::new() }
     }
-    begins.contains(&name.len())
+
+    /// Those of the constants that the code names, or may put together.
+    pub(super) fn among<'a>(&mut self, macros: &'a BTreeMap<String, i64>) -> Vec<(&'a String, i64)> {
+        let mut named = Vec::new();
+        for (name, value) in macros {
+            let is_named = match self.known.get(name) {
+                Some(known) => *known,
+                None => {
+                    let found = self.words.contains(name) || (self.pastes && self.is_of_parts(name));
+                    self.known.insert(name.clone(), found);
+                    found
+                }
+            };
+            if is_named {
+                named.push((name, *value));
+            }
+        }
+        named
+    }
+
+    /// Whether a name may be put together of parts: each is something that the code names, or a number.
+    fn is_of_parts(&self, name: &str) -> bool {
+        let is_part = |part: &str| self.words.contains(part) || part.bytes().all(|byte| byte.is_ascii_digit());
+        // Where a part may begin.
+        let mut begins = BTreeSet::from([0]);
+        for end in 1..=name.len() {
+            if begins.iter().any(|begin| name.get(*begin..end).is_some_and(is_part)) {
+                begins.insert(end);
+            }
+        }
+        begins.contains(&name.len())
+    }
 }
 
 /// The whole translation unit for `kernel` at `resolution`: prelude, headers of our own that the code includes, constants as
@@ -117,10 +153,7 @@ pub fn candidate_source(op: &Operation, kernel: &KernelFile, resolution: &Resolu
     for header in headers_named(code) {
         let _ = writeln!(source, "#include \"{}\"", header.name);
     }
-    let named: HashSet<&str> = code.split(|c: char| c != '_' && !c.is_alphanumeric()).collect();
-    let pasted = code.contains("##");
-    let is_named = |name: &str| named.contains(name) || (pasted && is_of_parts(name, &named));
-    for (name, value) in resolution.macros.iter().filter(|(name, _)| is_named(name)) {
+    for (name, value) in Named::of(code).among(&resolution.macros) {
         let _ = writeln!(source, "#define {name} ({value})");
     }
     // Without the front matter: what changes in its launches alone needs no compilation.
@@ -137,12 +170,30 @@ mod tests {
 
     #[test]
     fn a_name_may_be_pasted_of_what_the_code_names_and_of_numbers_and_of_nothing_else() {
-        let named = HashSet::from(["HALF", "WI", "DTH", "_1", "name"]);
-        for name in ["HALF", "WIDTH", "HALFHALF", "HALF_1", "HALF2", "WIDTH16HALF", "name_1"] {
-            assert!(is_of_parts(name, &named), "{name}");
+        let macros: BTreeMap<String, i64> = [
+            ("HALF", true),
+            ("WIDTH", true),
+            ("HALFHALF", true),
+            ("HALF_1", true),
+            ("HALF2", true),
+            ("WIDTH16HALF", true),
+            ("name_1", true),
+            ("WID", false),
+            ("TH", false),
+            ("HALF_2", false),
+            ("HALFS", false),
+            ("_", false),
+            ("\u{e4}", false),
+            ("TILES", false),
+        ]
+        .map(|(name, is_named)| (name.to_owned(), i64::from(is_named)))
+        .into();
+        let mut named = Named::of("HALF + WI ## DTH - _1 name");
+        for _ in 0..2 {
+            let found = named.among(&macros);
+            assert!(found.iter().all(|(_, is_named)| *is_named == 1), "{found:?}");
+            assert_eq!(found.len(), 7, "{found:?}");
         }
-        for name in ["WID", "TH", "HALF_2", "HALFS", "_", "ä", "TILES"] {
-            assert!(!is_of_parts(name, &named), "{name}");
-        }
+        assert_eq!(Named::of("HALF + WI - DTH").among(&macros), [(&"HALF".to_owned(), 1)]);
     }
 }
