@@ -188,7 +188,10 @@ fn problems_are_timed_without_any_sample_and_what_cannot_be_timed_is_told() {
     assert!(warned.contains("not timed") && warned.contains("no"), "{warned}");
     for file in ["baseline_time_torch.json", "strict/baseline_time_torch.json"] {
         let times = json(&folder.path().join("times").join(file));
-        assert!(times["level1"]["2_Square_Matmul.py"]["mean"].as_f64().unwrap() > 0.0, "{times}");
+        // Where other programs keep the machine busy, the strict clock says that it cannot tell.
+        let time = times["level1"]["2_Square_Matmul.py"]["mean"].as_f64();
+        let untold = file.starts_with("strict") && said.contains("keep this machine busy");
+        assert!(time.is_some_and(|time| time > 0.0) != untold, "{times} {said}");
         assert!(times["level1"]["1_Raises.py"].is_null(), "{times}");
     }
     let none = warpsmith(folder.path(), &[&asked[..], &["--problems", "7"]].concat());

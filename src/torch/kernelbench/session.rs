@@ -11,7 +11,7 @@ use super::files::{Mode, ProtocolResult, StrictResult};
 use super::judge::{Judge, Layout};
 use super::link::{Link, Silence};
 use super::strict::{Examined, Measures, Refused, Right};
-use super::twin::{self, STUB, Timed, Times, WARM};
+use super::twin::{self, Beside, STUB, Timed, Times, WARM};
 use super::verdict::difference;
 use crate::backend::cpu::available_memory;
 use crate::rng::secret_seed;
@@ -126,7 +126,7 @@ impl Evaluator {
     /// # Errors
     /// The judge's process, which is to be started anew.
     pub fn time(&mut self, file: &str, source: &str) -> Result<Result<BTreeMap<Mode, Timed>, String>, TorchError> {
-        let timed = match self.timed((file, source, secret_seed() >> 2)) {
+        let timed = match self.timed((file, source, secret_seed() >> 2), Beside::Nothing) {
             Ok((times, ..)) => Ok(times.modes.into_iter().collect()),
             Err(Silence::Refused { what, .. }) => Err(super::link::plain(&what)),
             Err(other) => return Err(told(other)),
@@ -135,7 +135,11 @@ impl Evaluator {
         Ok(timed)
     }
 
-    fn timed(&mut self, (file, source, seed): (&str, &str, u64)) -> Result<(Times, Layout, usize), Silence> {
+    fn timed(
+        &mut self,
+        (file, source, seed): (&str, &str, u64),
+        beside: Beside,
+    ) -> Result<(Times, Layout, usize), Silence> {
         let Self { settings, judge } = self;
         let layout = judge.problem(file, source, seed)?;
         let slots = (SLOT_BYTES / layout.bytes.max(1)).clamp(2, SLOTS);
@@ -147,12 +151,13 @@ impl Evaluator {
             (&layout, slots),
             (file, source),
             timing,
+            beside,
         )?;
         Ok((found, layout, slots))
     }
 
     fn measures(&mut self, problem: (&str, &str, u64), times: &mut BTreeMap<Mode, Timed>) -> Result<Measures, Refused> {
-        let (found, layout, slots) = self.timed(problem)?;
+        let (found, layout, slots) = self.timed(problem, Beside::Samples)?;
         times.extend(found.modes);
         Measures::new(&mut self.judge, layout, found.idle, slots)
     }
