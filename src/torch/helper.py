@@ -204,14 +204,16 @@ class Judge:
 
     def where_it_fits(self, tensors, work):
         """Does `work` with these tensors where they are, or on the processor where a GPU's memory is too small."""
-        try:
-            return work(tensors)
-        except torch.OutOfMemoryError:
-            if DEVICE == "cpu":
-                raise
-        self.right = None
-        gc.collect()
-        torch.cuda.empty_cache()
+        for _ in range(2):
+            try:
+                return work(tensors)
+            except torch.OutOfMemoryError:
+                if DEVICE == "cpu":
+                    raise
+            # What refers to itself in a circle is held until somebody looks.
+            self.right = None
+            gc.collect()
+            torch.cuda.empty_cache()
         return work([(name, one if one is None else one.cpu()) for name, one in tensors])
 
     def evaluate(self, request, files):
@@ -367,6 +369,9 @@ class Judge:
     def forget(self, request, files):
         self.ways.clear()
         self.sweep = None
+        gc.collect()
+        if DEVICE != "cpu":
+            torch.cuda.empty_cache()
         return {}
 
     def describe(self, request, files):

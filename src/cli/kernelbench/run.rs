@@ -76,6 +76,8 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: A
             Err(why) => crate::cli::say(&format!("left out: {}: {why}", file.display())),
         }
     }
+    // It holds gigabytes of a GPU's memory from values that it drew.
+    drop(service);
     let lacking: Vec<&Problem> =
         found.iter().filter(|(.., named)| named.is_none()).map(|(_, problem, _)| problem).collect();
     let mut first = problem::first_kernels(wanted, &lacking, &workspace, device, &crate::cli::say)?.into_iter();
