@@ -192,7 +192,7 @@ impl Plan<'_> {
             let thinnest = op.edges.iter().chain(&op.sweep).min_by_key(elements).unwrap_or(&op.smoke);
             for turn in 0..FAR_EACH {
                 let pick = |what: u64, count: u64| stream.below((number as u64) << 16 | turn << 8 | what, count);
-                let most = if turn % 2 == 0 { FAR } else { FAR.max(FAR_LEAST / listed as f64) };
+                let most = if turn % 2 == 0 { FAR.max(FAR_LEAST / listed as f64) } else { FAR };
                 // What is wrong from some size on is wrong at the largest. A little more is another way through a kernel as well: evenly on
                 // a scale of factors.
                 let part = if turn / 4 % 2 == 0 { 1.0 } else { (1 + pick(0, 32)) as f64 / 32.0 };
