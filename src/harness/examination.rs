@@ -34,6 +34,10 @@ const CASE_S: f64 = 0.7;
 /// else be asked little.
 const PROLONGED: u32 = 2;
 
+/// On a GPU that does nothing else some 40 questions are put in a second. Where fewer than so many were, others keep the machine busy, and it
+/// goes on for as long again: what is met by chance alone would be kept there else.
+const LEAST_A_SECOND: f64 = 12.0;
+
 /// An examination that is shorter has no time for a sanitizer, which compiles or starts anew.
 const FOR_INSTRUMENTS: Duration = Duration::from_secs(3);
 
@@ -129,12 +133,14 @@ fn ask_all<B: Backend>(
     let all = questions(op, target, &kernel.front.dtypes, &limits, free, seed).map_err(JudgeError::from)?;
     // Where its own plan says no (its domain, too large a grid, too much scratch) a kernel is not asked: nothing wrong comes of it.
     let all = all.into_iter().filter(|question| is_served(bench, kernel, &question.case));
+    let budget = end.saturating_duration_since(Instant::now());
     let mut asking = Asking {
         bench,
         limits,
         seed,
         end,
-        most: PROLONGED * end.saturating_duration_since(Instant::now()),
+        budget,
+        most: PROLONGED * budget,
         launched: Duration::ZERO,
         build,
         open: all.map(Some).collect(),
@@ -183,6 +189,8 @@ struct Asking<'a, B: Backend> {
     limits: CaseLimits,
     seed: u64,
     end: Instant,
+    /// From its begin to its end.
+    budget: Duration,
     /// By how much launches may prolong it, and how long they took.
     most: Duration,
     launched: Duration,
@@ -203,7 +211,10 @@ struct Asking<'a, B: Backend> {
 
 impl<B: Backend> Asking<'_, B> {
     fn left(&self) -> Duration {
-        (self.end + self.launched.min(self.most)).saturating_duration_since(Instant::now())
+        let put: u32 = self.found.asked.values().sum();
+        let starved = self.meanwhile && f64::from(put) < LEAST_A_SECOND * self.budget.as_secs_f64();
+        let more = if starved { self.budget } else { Duration::ZERO };
+        (self.end + self.launched.min(self.most) + more).saturating_duration_since(Instant::now())
     }
 
     /// The questions that follow, as far as their code is compiled or among `size` new texts: a shape for each of these.

@@ -16,7 +16,7 @@ use warpsmith::backend::{
 use warpsmith::device::{Ceilings, DeviceCard};
 use warpsmith::evaluation::{ErrorStats, Evaluation, Stage, Verdict};
 use warpsmith::harness::{Block, Elsewhere, EvaluationTask, Failure, Judge, Progress, Session, SessionTask, Watch};
-use warpsmith::kernel::{FrontMatter, KernelFile};
+use warpsmith::kernel::{FrontMatter, KernelFile, Resolution};
 use warpsmith::op::{DrawPlan, Dtype, Operation, Sample, Shape};
 
 use crate::bench::{edit, task};
@@ -38,6 +38,10 @@ struct Knobs {
     early: Cell<usize>,
     /// Bytes that its compiler asks for, for each row.
     own_of_a_row: Cell<usize>,
+    /// Its compiler is given constants of which the code names none but the type.
+    names_none: Cell<bool>,
+    /// Sets of constants that were compiled.
+    compiled: Cell<usize>,
 }
 
 /// What the processor's compiler makes, which asks for memory of its own.
@@ -167,6 +171,8 @@ impl Backend for Other {
         files: &[Source<'_>],
         cancelled: &AtomicBool,
     ) -> Result<Vec<Vec<Made>>, BuildError> {
+        let sets = files.iter().map(|file| file.resolutions.len()).sum::<usize>();
+        self.knobs.compiled.set(self.knobs.compiled.get() + sets);
         let all = self.cpu.compile(op, files, cancelled)?;
         Ok(all.into_iter().map(|of_file| of_file.into_iter().map(|image| self.made(image)).collect()).collect())
     }
@@ -189,6 +195,12 @@ impl Backend for Other {
             }
         }
         self.compile(op, files, cancelled)
+    }
+    fn given(&self, _: &Operation, _: &KernelFile, resolution: &Resolution) -> Option<String> {
+        self.knobs.names_none.get().then(|| resolution.dtype.to_string())
+    }
+    fn relaunched(&self, _: &Operation, _: &KernelFile, _: &Resolution, code: &Made) -> Option<Made> {
+        Some(code.clone())
     }
     fn glue(&self, step: Step, dtype: Dtype) -> Result<Made, BuildError> {
         self.cpu.glue(step, dtype).map(|image| self.made(image))
@@ -452,4 +464,23 @@ fn memory_that_a_compiler_asks_for_is_placed_once_it_is_known_and_more_than_ther
             "{verdict:?}"
         );
     }
+}
+
+#[test]
+fn an_examination_compiles_no_text_again_for_sizes_that_change_its_launches_alone() {
+    let (mut judge, knobs, _) = judge(Knobs::default());
+    knobs.names_none.set(true);
+    // Each shape has its own constant, which the code does not name.
+    let honest = edit(small("rmsnorm"), &[("---*/", "[let]\nAREA = \"rows * cols\"\n---*/")]);
+    let wrong = edit(&honest, &[("+ eps);", "+ eps) + (rows % 4 == 3 && cols % 8 == 5);")]);
+    knobs.in_turn.set(true);
+    assert_eq!(base(&mut judge, &wrong).verdict, Verdict::Base);
+    let stages = knobs.compiled.replace(0);
+    let task = task("rmsnorm", &wrong, &wrong);
+    let task = EvaluationTask { incumbent: None, precision: None, look: true, examination_s: 600.0, ..task };
+    let evaluation = judge.evaluate(&task, Watch { progress: &|_| {}, cancelled: &GO }).unwrap();
+    let asked: u32 = evaluation.examination.iter().flat_map(|found| found.asked.values()).sum();
+    let (verdict, compiled) = (&evaluation.verdict, knobs.compiled.get());
+    assert!(verdict.why().contains("outside their bound"), "{verdict:?}");
+    assert!(asked > 6 && compiled <= stages + 3, "{asked} questions, {compiled} compilations, {stages} before");
 }
