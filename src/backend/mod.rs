@@ -91,14 +91,14 @@ pub trait Backend: Sized {
         self.compile(op, files, cancelled)
     }
 
-    /// A digest of what the compiler is given of `kernel` at `resolution`: several may differ in nothing but their launches. `None` where
-    /// each is compiled for itself.
-    fn given(&self, _op: &Operation, _kernel: &KernelFile, _resolution: &Resolution) -> Option<String> {
+    /// A digest of all that the compiler is given of `kernel` at `resolution`: where two are equal, so is the code, and launches alone differ.
+    /// `None` where each set of constants is compiled for itself.
+    fn compile_key(&self, _op: &Operation, _kernel: &KernelFile, _resolution: &Resolution) -> Option<String> {
         None
     }
 
-    /// The image of `kernel` at `resolution`, of code that was compiled for one of which the same was given; `None` where that code has to be
-    /// read again for the launches of this one, as compiling does.
+    /// The image of `kernel` at `resolution`, of code that was compiled for a resolution with the same [`Backend::compile_key`]; `None` where
+    /// that code must not be launched so.
     fn relaunched(
         &self,
         _op: &Operation,

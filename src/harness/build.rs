@@ -27,8 +27,8 @@ pub struct Build<B: Backend> {
     images: Vec<B::Image>,
     /// The constants that each image is compiled for; a library has none.
     codes: Vec<Resolution>,
-    /// Images by what the compiler was given for them, of the first so many; as far as that was asked for.
-    given: (HashMap<String, usize>, usize),
+    /// Places of images by their compile keys, and how many of the first are among them: an examination alone asks for these.
+    by_key: (HashMap<String, usize>, usize),
     by_shape: ByShape,
 }
 
@@ -105,7 +105,7 @@ impl<'a, B: Backend> Making<'a, B> {
             places[*index].map(|place| (key.clone(), (place, scratch.clone())))
         };
         let by_shape = self.by_shape.iter().filter_map(served).collect();
-        Build { kernel: Some(self.plan.kernel.clone()), images, codes, given: Default::default(), by_shape }
+        Build { kernel: Some(self.plan.kernel.clone()), images, codes, by_key: Default::default(), by_shape }
     }
 
     /// The scratch that a shape and dtype want, compiled or not.
@@ -201,7 +201,7 @@ impl<B: Backend> Build<B> {
                 }
                 by_shape.remove(&(shape, dtype));
             }
-            Ok(Self { kernel: Some(kernel), images, codes: distinct, given: Default::default(), by_shape })
+            Ok(Self { kernel: Some(kernel), images, codes: distinct, by_key: Default::default(), by_shape })
         };
         planned.into_iter().zip(images).map(build).collect()
     }
@@ -212,7 +212,7 @@ impl<B: Backend> Build<B> {
             kernel: None,
             images: Vec::new(),
             codes: Vec::new(),
-            given: Default::default(),
+            by_key: Default::default(),
             by_shape: BTreeMap::new(),
         };
         let mut named = None;
@@ -238,8 +238,8 @@ impl<B: Backend> Build<B> {
         self.lacks(backend, op, shape, dtype).is_none()
     }
 
-    /// Has it serve a shape more where nothing has to be compiled for that; else what the compiler would be given, as a digest, or its
-    /// constants where each set of them is compiled for itself.
+    /// Has it serve a shape more where nothing has to be compiled for that; else the compile key of what has to be, or what else tells it from
+    /// others.
     pub(super) fn lacks(&mut self, backend: &B, op: &Operation, shape: &Shape, dtype: Dtype) -> Option<String> {
         let key = (shape.clone(), dtype);
         if self.by_shape.contains_key(&key) {
@@ -254,7 +254,7 @@ impl<B: Backend> Build<B> {
         let known = self.codes.iter().position(|known| *known == code);
         let place = match known.map_or_else(|| self.relaunched(backend, op, code), Ok) {
             Ok(place) => place,
-            Err(given) => return Some(given),
+            Err(key) => return Some(key),
         };
         let mut added = BTreeMap::from([(key, (place, scratch))]);
         add_own_scratch(op, &mut added, place, &self.images[place]);
@@ -265,21 +265,20 @@ impl<B: Backend> Build<B> {
         None
     }
 
-    /// The place of an image for constants that differ from a compiled one's in nothing that the compiler is given; else what it would be
-    /// given.
+    /// The place of an image for constants that differ from a compiled one's in nothing that the compiler is given; else their compile key.
     fn relaunched(&mut self, backend: &B, op: &Operation, code: Resolution) -> Result<usize, String> {
         let by_itself = || format!("{code:?}");
         let kernel = self.kernel.as_ref().ok_or_else(by_itself)?;
-        let given = backend.given(op, kernel, &code).ok_or_else(by_itself)?;
-        let (by_given, asked) = &mut self.given;
-        for (place, code) in self.codes.iter().enumerate().skip(*asked) {
-            by_given.entry(backend.given(op, kernel, code).ok_or_else(by_itself)?).or_insert(place);
+        let key = backend.compile_key(op, kernel, &code).ok_or_else(by_itself)?;
+        let (by_key, keyed) = &mut self.by_key;
+        for (place, code) in self.codes.iter().enumerate().skip(*keyed) {
+            by_key.entry(backend.compile_key(op, kernel, code).ok_or_else(by_itself)?).or_insert(place);
         }
-        *asked = self.codes.len();
-        let same = by_given.get(&given).and_then(|same| backend.relaunched(op, kernel, &code, &self.images[*same]));
-        self.images.push(same.ok_or(given)?);
+        *keyed = self.codes.len();
+        let same = by_key.get(&key).and_then(|same| backend.relaunched(op, kernel, &code, &self.images[*same]));
+        self.images.push(same.ok_or(key)?);
         self.codes.push(code);
-        *asked = self.codes.len();
+        *keyed = self.codes.len();
         Ok(self.images.len() - 1)
     }
 
@@ -290,7 +289,7 @@ impl<B: Backend> Build<B> {
             kernel: self.kernel.clone(),
             images: vec![self.images[place].clone()],
             codes: self.codes.get(place).cloned().into_iter().collect(),
-            given: Default::default(),
+            by_key: Default::default(),
             by_shape: BTreeMap::from([((shape.clone(), dtype), (0, scratch.to_vec()))]),
         })
     }

@@ -20,7 +20,7 @@ use super::questions::{Question, questions, whole};
 use super::task::{EvaluationTask, JudgeError};
 use super::topic::Topic;
 
-/// Questions whose code is compiled together, at first and at the most: all cores compile, and wait for the last of them.
+/// New texts that are compiled together, at first and at the most: all cores compile, and wait for the last of them.
 const BATCH: usize = 12;
 const LARGEST_BATCH: usize = 48;
 
@@ -217,7 +217,7 @@ impl<B: Backend> Asking<'_, B> {
         (self.end + self.launched.min(self.most) + more).saturating_duration_since(Instant::now())
     }
 
-    /// The questions that follow, as far as their code is compiled or among `size` new texts: a shape for each of these.
+    /// Takes in the questions that follow, as far as their code is compiled or among `size` new texts: a shape for each of these.
     fn begin_window(&mut self, size: usize) -> BTreeSet<(Shape, Dtype)> {
         let (op, backend) = (self.bench.op(), self.bench.backend);
         let (mut shapes, mut texts) = (BTreeSet::new(), BTreeSet::new());
@@ -252,15 +252,16 @@ impl<B: Backend> Asking<'_, B> {
         let (op, backend) = (self.bench.op(), self.bench.backend);
         self.meanwhile = true;
         while self.asked < self.compiled && !self.left().is_zero() {
-            self.asked += 1;
-            if let Some(Question { case, .. }) = &self.open[self.asked - 1] {
+            let place = self.asked;
+            if let Some(Question { case, .. }) = &self.open[place] {
                 if !self.build.serve(backend, op, &case.shape, case.dtype) {
                     // Its code is among what is being compiled.
-                    self.asked -= 1;
                     break;
                 }
-                return self.ask(self.asked - 1);
+                self.asked += 1;
+                return self.ask(place);
             }
+            self.asked += 1;
         }
         while self.looked < self.open.len() && !self.left().is_zero() {
             let place = self.looked;

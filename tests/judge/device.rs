@@ -196,7 +196,7 @@ impl Backend for Other {
         }
         self.compile(op, files, cancelled)
     }
-    fn given(&self, _: &Operation, _: &KernelFile, resolution: &Resolution) -> Option<String> {
+    fn compile_key(&self, _: &Operation, _: &KernelFile, resolution: &Resolution) -> Option<String> {
         self.knobs.names_none.get().then(|| resolution.dtype.to_string())
     }
     fn relaunched(&self, _: &Operation, _: &KernelFile, _: &Resolution, code: &Made) -> Option<Made> {

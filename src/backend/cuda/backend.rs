@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::compile::{Compiled, Compiler, Given, Search, Told, Unit, all_wait};
+use super::compile::{CompileKeys, Compiled, Compiler, Search, Told, Unit, all_wait};
 use super::driver::{GpuFacts, device_count, device_facts, driver_version, installed_driver};
 use super::judge::{self, Arena, Desk, LIBRARY_NAME, Library, Oracle};
 use super::launch::{self, Host, Image};
@@ -47,7 +47,7 @@ pub struct Cuda {
     card: DeviceCard,
     limits: CaseLimits,
     gauge: Option<Gauge>,
-    given: RefCell<Given>,
+    compile_keys: RefCell<CompileKeys>,
 }
 
 /// Whether a driver and a compiler are installed that serve each other; whether there is a GPU, only opening one tells.
@@ -149,7 +149,7 @@ impl Cuda {
             }
         };
         let limits = judge::case_limits(&card, facts.memory_bytes, free);
-        Ok(Self { place, facts, compiler, card, limits, gauge, given: RefCell::default() })
+        Ok(Self { place, facts, compiler, card, limits, gauge, compile_keys: RefCell::default() })
     }
 
     /// The judge's place on the device, which is opened now if it was not.
@@ -271,8 +271,8 @@ impl Backend for Cuda {
         images.into_iter().map(all).collect::<Option<_>>().ok_or_else(missing)
     }
 
-    fn given(&self, op: &Operation, kernel: &KernelFile, resolution: &Resolution) -> Option<String> {
-        self.given.borrow_mut().digest(op, kernel, resolution, self.facts.capability, &self.card.facts)
+    fn compile_key(&self, op: &Operation, kernel: &KernelFile, resolution: &Resolution) -> Option<String> {
+        self.compile_keys.borrow_mut().of(op, kernel, resolution, self.facts.capability, &self.card.facts)
     }
 
     fn relaunched(&self, op: &Operation, kernel: &KernelFile, resolution: &Resolution, code: &Image) -> Option<Image> {

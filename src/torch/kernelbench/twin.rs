@@ -27,7 +27,7 @@ pub(super) const WARM: usize = 4;
 pub(super) enum Beside {
     /// Those of samples, whose calls are compared: the same is done here, for it leaves a processor's caches and cores colder.
     Samples,
-    /// Nothing: comparing would take nine tenths of the time.
+    /// Nothing: comparing tensors of gigabytes takes some 0.4 s a call, and tells nothing.
     Nothing,
 }
 

@@ -50,17 +50,18 @@ impl Job {
     }
 }
 
-/// Tells what the compiler is given of a file at one resolution; keeps what it found of the file that it was asked about last.
+/// Digests of what the compiler is given of one file at its resolutions. The cache's key is of the whole text, which takes milliseconds to
+/// write down; an examination asks for thousands of these, and keeps what was found of the file that it asked about last.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct CompileKeys {
     text: String,
     named: Named,
 }
 
-impl Given {
-    /// A digest of what the compiler is given, beside what all resolutions of a file have in common; `None` where it cannot be compiled.
+impl CompileKeys {
+    /// The key of a resolution, beside what all of a file's have in common; `None` where it cannot be compiled.
     #[must_use]
-    pub fn digest(
+    pub fn of(
         &mut self,
         op: &Operation,
         kernel: &KernelFile,
@@ -179,17 +180,17 @@ mod tests {
         let kernel = KernelFile::parse(&NORM.replace("(ROWS > 1)", "true")).unwrap();
         let facts: Facts = [("SMS".to_owned(), 132), ("CC".to_owned(), 90)].into();
         let shape = op.complete(&Shape::from([("rows", 8), ("cols", 5000)])).unwrap();
-        let mut known = Given::default();
-        let mut given = |dtype, name: &str, value: i64| {
+        let mut keys = CompileKeys::default();
+        let mut key = |dtype, name: &str, value: i64| {
             let mut resolution = kernel.resolve(&shape, dtype, &facts).unwrap();
             assert!(resolution.macros.insert(name.to_owned(), value).is_some(), "{name}");
-            known.digest(&op, &kernel, &resolution, 90, &facts).unwrap()
+            keys.of(&op, &kernel, &resolution, 90, &facts).unwrap()
         };
-        let usual = given(Dtype::F16, "THREADS", 256);
+        let usual = key(Dtype::F16, "THREADS", 256);
         // Threads of a block, and bytes of shared memory.
-        assert_eq!(usual, given(Dtype::F16, "THREADS", 128));
+        assert_eq!(usual, key(Dtype::F16, "THREADS", 128));
         // A type, and what a kernel is instantiated with.
-        assert_ne!(usual, given(Dtype::Bf16, "THREADS", 256));
-        assert_ne!(usual, given(Dtype::F16, "VEC", 1));
+        assert_ne!(usual, key(Dtype::Bf16, "THREADS", 256));
+        assert_ne!(usual, key(Dtype::F16, "VEC", 1));
     }
 }

@@ -26,7 +26,7 @@ mod service;
 mod triton;
 mod waits;
 
-pub use admit::{Given, all_wait};
+pub use admit::{CompileKeys, all_wait};
 pub use compiler::{Compiled, Compiler, Told, Unit};
 pub use find::{Search, Toolkit};
 pub use messages::Resources;
