@@ -57,6 +57,9 @@ pub trait Backend: Sized {
     /// Bytes that can still be had for tensors; `None` where nobody knows.
     fn free_memory(&self) -> Option<u64>;
 
+    /// Gives back memory that is kept for later cases, where there is so much of it that other processes would miss it.
+    fn give_back_memory(&self) {}
+
     /// Whether a kernel file is for this device.
     ///
     /// # Errors

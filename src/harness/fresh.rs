@@ -31,6 +31,7 @@ pub(super) fn sessions<B: Backend>(
         let asks = stage == Stage::Confirmation;
         let task = |(number, match_up): &(usize, _)| task(bench, target, *match_up, (seed, *number), asks);
         let tasks = matches.iter().map(task).collect::<Result<Vec<_>, _>>()?;
+        bench.backend.give_back_memory();
         return elsewhere.sessions(&tasks, bench.torch_socket().as_deref(), bench.watch);
     }
     let Some((_, any)) = matches.first() else { return Ok(Vec::new()) };

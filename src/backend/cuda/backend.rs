@@ -194,6 +194,11 @@ impl Backend for Cuda {
         self.desk().ok()?.free_memory().ok()
     }
 
+    fn give_back_memory(&self) {
+        // A device that is lost has nothing to give.
+        let _ = self.desk().map(|desk| desk.give_back_memory());
+    }
+
     fn is_slowed(&self) -> bool {
         self.gauge.as_ref().is_some_and(Gauge::is_slowed)
     }

@@ -55,6 +55,8 @@ pub(super) const THREADS: u32 = 256;
 
 /// Words of a thread's stack that are overwritten (`STACK`).
 const STACK: i32 = 256;
+/// Bytes of memory kept for arenas that other processes would miss: having less again costs more than they could do with it.
+const MISSED: usize = 1 << 30;
 
 /// Places in the judge's small memory, in bytes.
 pub(super) mod place {
@@ -334,6 +336,13 @@ impl Desk {
                 Ok(vault.ptr())
             }
             None => Ok(0),
+        }
+    }
+
+    /// Gives back what is kept for arenas, where that is so much that others would miss it.
+    pub fn give_back_memory(&self) {
+        if self.pool.kept_bytes() > MISSED {
+            self.pool.clear();
         }
     }
 
