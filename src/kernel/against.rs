@@ -128,6 +128,9 @@ impl KernelFile {
         for (index, variant) in front.variants.iter().enumerate() {
             check(format!("variant {}", index + 1), &early, &variant.when)?;
         }
+        if let Some(tried) = &front.tune_where {
+            check("tune_where".into(), &late, tried)?;
+        }
         for (name, expr) in &front.lets {
             check(format!("let {name}"), &late, expr)?;
         }

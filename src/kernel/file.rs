@@ -67,6 +67,9 @@ pub struct FrontMatter {
     /// Compile-time constants that the tuner sweeps.
     #[serde(default)]
     pub tune: BTreeMap<String, Tunable>,
+    /// The settings of its tunables that are worth trying: those where this holds. The tuner tries no others.
+    #[serde(default)]
+    pub tune_where: Option<Expr>,
     /// Constants derived from the others.
     #[serde(default, rename = "let")]
     pub lets: BTreeMap<String, Expr>,

@@ -63,6 +63,18 @@ impl KernelFile {
         resolution.jit = self.jit_launches(shape, &known_at(shape, &resolution, facts))?;
         Ok(resolution)
     }
+
+    /// Whether its tunables have values for `shape` and `dtype` that are worth trying: it has constants there, and its `tune_where` holds.
+    #[must_use]
+    pub fn is_worth_trying(&self, shape: &Shape, dtype: Dtype, facts: &Facts) -> bool {
+        self.resolve(shape, dtype, facts).is_ok_and(|resolution| {
+            let known = known_at(&self.with_given(shape), &resolution, facts);
+            self.front
+                .tune_where
+                .as_ref()
+                .is_none_or(|tried| tried.holds(&|name| known.get(name).copied()).unwrap_or(false))
+        })
+    }
 }
 
 /// Elements of a scratch buffer where these names have these values.

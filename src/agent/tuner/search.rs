@@ -336,7 +336,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The move, if it can be built for every shape; otherwise it is remembered as unfit, so that it is not met again.
+    /// The move, if it can be built and is worth trying for every shape; otherwise it is remembered as unfit, so that it is not met again.
     fn admit(&self, memory: &mut Memory, idea: &Idea, batch: &[Move]) -> Option<Move> {
         let key = self.key_of(idea);
         if memory.seen.contains_key(&key) || batch.iter().any(|other| other.key == key) {
@@ -366,10 +366,10 @@ impl<'a> Search<'a> {
             }
         };
         let parsed = KernelFile::parse(&text).ok()?;
-        let builds = |target: &crate::op::TargetShape| {
-            parsed.resolve(&target.shape, target.dtype, &self.brief.device.facts).is_ok()
+        let fits = |target: &crate::op::TargetShape| {
+            parsed.is_worth_trying(&target.shape, target.dtype, &self.brief.device.facts)
         };
-        self.brief.shapes.iter().all(builds).then(|| Move {
+        self.brief.shapes.iter().all(fits).then(|| Move {
             idea: idea.clone(),
             key: self.key_of(idea),
             text,

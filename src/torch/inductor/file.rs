@@ -85,6 +85,10 @@ struct Between {
     elements: u64,
 }
 
+/// Elements of a block that a thread has, at the most, where a kernel does not begin with more. Inductor's own are 1 to 64 (softmax of
+/// 393216 columns: 4); with 128 x 8192 elements for one warp, 32768 a thread, Triton takes more than its minute.
+const MOST_A_THREAD: i64 = 64;
+
 /// A constant of the front matter's `[tune]`.
 struct Tuned {
     name: String,
@@ -103,17 +107,21 @@ pub(super) fn kernel_file_of(op: &Operation, dtype: Dtype, written: &Written) ->
         ));
     }
     let mut launches = String::new();
-    let mut tuned = Vec::new();
+    let (mut tuned, mut tried) = (Vec::new(), Vec::new());
     for (number, launch) in written.launches.iter().enumerate() {
         let suffix = if written.launches.len() > 1 { format!("_{}", number + 1) } else { String::new() };
         launches += &launch.text(&suffix, &mut tuned)?;
+        tried.extend(launch.worth_trying(&suffix));
     }
     let mut front = format!("op = \"{}\"\ndtypes = [\"{dtype}\"]\narch = [\"sm_80+\"]\n", op.name);
     if written.order_free {
         front += "order_free = true\n";
     }
-    front += "[tune]\n";
     // Writing to a String cannot fail.
+    if !tried.is_empty() {
+        let _ = writeln!(front, "tune_where = \"{}\"", tried.join(" && "));
+    }
+    front += "[tune]\n";
     for Tuned { name, value, choices } in &tuned {
         let _ = writeln!(front, "{name} = {{ value = {value}, choices = {choices:?} }}");
     }
@@ -177,6 +185,23 @@ impl Launched {
             constexprs.join(", "),
             quoted(&self.args)
         ))
+    }
+
+    /// Which of its settings are worth trying: a thread has one element of a block at the least, and not so many that the compiler takes
+    /// minutes to unroll what it does with them.
+    fn worth_trying(&self, suffix: &str) -> Vec<String> {
+        let Some(begin) = self.chosen.as_ref().or(self.configs.first()) else { return Vec::new() };
+        // A reduction that has no loop holds all that it reduces.
+        let held = ["R0_BLOCK", "R1_BLOCK"].into_iter().filter(|block| !self.blocks.iter().any(|it| it == block));
+        let held: i64 = held.filter_map(|block| self.numel(block)).map(whole).product();
+        let sizes = self.blocks.iter().filter_map(|block| begin.blocks.get(block));
+        let elements = sizes.fold(held, |product, size| product.saturating_mul(*size));
+        let threads = 32 * begin.num_warps;
+        let names = self.blocks.iter().map(|block| format!("{block}{suffix}"));
+        let names = names.chain((held > 1).then(|| held.to_string())).collect::<Vec<_>>().join(" * ");
+        let most = MOST_A_THREAD.max(elements / threads.max(1));
+        let fewest = (elements >= threads).then(|| format!("{names} >= 32 * WARPS{suffix}"));
+        fewest.into_iter().chain([format!("{names} <= {} * WARPS{suffix}", 32 * most)]).collect()
     }
 
     /// How many there are in a block's direction.
@@ -276,6 +301,9 @@ mod tests {
         assert_eq!(values, expected.map(|(name, value)| (name.to_owned(), value)));
         assert_eq!(kernel.front.tune["XBLOCK_2"].choices, [8, 16, 32]);
         assert_eq!(kernel.front.tune["R0_BLOCK_1"].choices, [1024, 2048, 4096]);
+        let tried = "XBLOCK_1 * R0_BLOCK_1 >= 32 * WARPS_1 && XBLOCK_1 * R0_BLOCK_1 <= 2048 * WARPS_1 && XBLOCK_2 * YBLOCK_2 <= 2048 * WARPS_2";
+        assert_eq!(kernel.front.tune_where.as_ref().unwrap().to_string(), tried);
+        assert!(kernel.is_worth_trying(&Shape::default(), Dtype::Bf16, &facts()), "where it begins");
         let resolution = kernel.resolve(&Shape::default(), Dtype::Bf16, &facts()).unwrap();
         let launches = kernel.launches(&op(), &[], &resolution, &facts()).unwrap();
         assert_eq!((launches[0].grid, launches[0].block), ([1000, 1, 1], [512, 1, 1]));
@@ -283,6 +311,15 @@ mod tests {
         assert_eq!(launches[1].grid, [1, 50000, 3]);
         assert_eq!(resolution.jit[1].constexprs["IN_PTR0_AT"], 1000);
         assert!(text.contains("its own timing chose"), "{text}");
+    }
+
+    #[test]
+    fn what_a_reduction_without_a_loop_holds_counts_among_the_elements_of_a_thread() {
+        let mut held = written().launches.swap_remove(0);
+        held.blocks = vec!["XBLOCK".into()];
+        held.configs[0] = Config { blocks: [("XBLOCK".to_owned(), 8)].into(), num_warps: 4, num_stages: 1 };
+        // 256 elements a thread, since it begins with as many.
+        assert_eq!(held.worth_trying(""), ["XBLOCK * 4096 >= 32 * WARPS", "XBLOCK * 4096 <= 8192 * WARPS"]);
     }
 
     #[test]

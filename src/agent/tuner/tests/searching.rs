@@ -39,6 +39,26 @@ fn most_of_the_gap_is_closed(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
+fn no_setting_is_tried_where_the_file_says_that_it_is_not_worth_it() {
+    let world = World::new(&[5, 4, 3], 7);
+    let start = world.text(&[0, 0, 0]).replace("[tune]", "tune_where = \"T0 * T1 <= 8\"\n[tune]");
+    let mut tuner = Tuner::new();
+    let mut bench = bench(&world, start.clone());
+    for experiment in 1..20 {
+        let Offer::Proposal(Proposal { text, .. }) = ask(&mut tuner, &world.brief(&start, experiment), &mut bench)
+        else {
+            break;
+        };
+        let verdict = Verdict::Revert { speedup: Speedup { ratio: 0.9, low: 0.9 }, why: String::new() };
+        tuner.learn(&Outcome { experiment, text, verdict, shapes: Vec::new() });
+    }
+    let values = |text: &String| KernelFile::parse(text).unwrap().values();
+    let tried: Vec<Values> = bench.screened.iter().map(values).collect();
+    assert!(tried.len() > 5 && tried.iter().any(|values| values["T0"] * values["T1"] == 8), "{tried:?}");
+    assert!(tried.iter().all(|values| values["T0"] * values["T1"] <= 8), "{tried:?}");
+}
+
+#[test]
 fn it_ends_much_nearer_to_the_best_than_as_many_points_at_random() {
     let (mut tuned, mut random) = (0.0, 0.0);
     for sizes in &SPACES[1..5] {

@@ -120,12 +120,20 @@ pub(super) struct Triton {
     python: PathBuf,
     found: Mutex<Option<Result<Found, String>>>,
     pool: Pool,
+    /// Those for which the compiler took too long, by their keys, until they are asked about once more: where several files are compiled
+    /// together, the first that fails ends them all, and each is then asked for by itself.
+    endless: Mutex<BTreeSet<String>>,
 }
 
 impl Triton {
     /// That of the Python that is named, or of the user's.
     pub(super) fn new(named: Option<PathBuf>) -> Self {
-        Self { python: python(named.as_deref()), found: Mutex::new(None), pool: Pool::default() }
+        Self {
+            python: python(named.as_deref()),
+            found: Mutex::new(None),
+            pool: Pool::default(),
+            endless: Mutex::default(),
+        }
     }
 
     fn found(&self) -> Result<Found, BuildError> {
@@ -152,7 +160,14 @@ impl Triton {
         {
             return Ok((record, code(jit, cubin)));
         }
+        let endless = || self.endless.lock().unwrap_or_else(PoisonError::into_inner);
+        if endless().remove(&key) {
+            return Err(BuildError::Kernel(ProcessError::Time.to_string()));
+        }
         let answered = self.pool.ask(&found, &question, &unit.source, cancelled);
+        if matches!(answered, Err(ProcessError::Time)) {
+            endless().insert(key.clone());
+        }
         let (answer, bytes) = answered.map_err(|error| match error {
             ProcessError::Cancelled => BuildError::Cancelled,
             ProcessError::Start(_) => BuildError::Machine(error.to_string()),
