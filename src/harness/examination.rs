@@ -306,7 +306,9 @@ impl<B: Backend> Asking<'_, B> {
         let seed = Stream::new(self.seed, "question").bits(place as u64);
         let asked = Instant::now();
         let answered = ask(bench, &self.build.only(shape, *dtype)?, &question, seed);
-        *self.found.asked_s.entry(topic.clone()).or_default() += asked.elapsed().as_secs_f64();
+        let took_s = asked.elapsed().as_secs_f64();
+        tracing::debug!(topic, case = describe(op, &question.case), took_s, "a question is answered");
+        *self.found.asked_s.entry(topic.clone()).or_default() += took_s;
         *self.found.asked.entry(topic.clone()).or_default() += 1;
         match answered {
             Ok(took) => self.launched += took,

@@ -120,6 +120,13 @@ fn each_size_comes_far_beyond_once_before_one_comes_again() {
     // A round may lack one for which there is no room at that size.
     let first: BTreeSet<&String> = far.iter().take(sizes.len()).collect();
     assert!(first.len() + 1 >= sizes.len(), "{far:?}");
+    let elements: Vec<u64> = asked
+        .iter()
+        .filter(|question| question.topic == Topic::FarSizes)
+        .map(|question| op.all_elements(&question.case.shape).unwrap())
+        .take(first.len() - 1)
+        .collect();
+    assert!(elements.is_sorted(), "what is soon answered comes first: {elements:?}");
 }
 
 #[test]

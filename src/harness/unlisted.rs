@@ -226,8 +226,13 @@ impl Plan<'_> {
                 }));
             }
         }
-        // Each size once, then each again. The largest come first: many kernels are examined for a second or two.
-        Ok(rounds.into_iter().flat_map(|round| self.shuffled(round, Topic::FarSizes)).collect())
+        // Each size once, then each again. The largest come first: many kernels are examined for a second or two. In the first round those
+        // that are soon answered come before the others, whose tensors have gigabytes: else two of them take all the time that there is.
+        let mut rounds = rounds.into_iter();
+        let mut all = rounds.next().unwrap_or_default();
+        all.sort_by_key(|question| op.all_elements(&question.case.shape).unwrap_or(u64::MAX));
+        all.extend(rounds.flat_map(|round| self.shuffled(round, Topic::FarSizes)));
+        Ok(all)
     }
 
     /// The largest value of a symbol in the operation's file and the target.
