@@ -20,9 +20,10 @@ fn main() -> io::Result<()> {
     names.sort();
     let mut table = String::from("[\n");
     for name in &names {
-        let path = root.join(name);
+        // Not `root` itself: a target directory that several checkouts share keeps this table when one of them is gone.
+        let path = format!("concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?})", format!("/{name}"));
         // A `String` always accepts what is written to it.
-        let _ = writeln!(table, "    ({name:?}, include_str!({path:?})),");
+        let _ = writeln!(table, "    ({name:?}, include_str!({path})),");
     }
     table.push_str("]\n");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
