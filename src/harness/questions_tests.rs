@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use super::questions::{HUGE, Question, questions};
 use super::topic::Topic;
 use crate::backend::CaseLimits;
-use crate::op::{Dtype, Operation, Role, Shape, TargetShape};
+use crate::op::{Case, Dtype, Operation, Role, Shape, TargetShape};
 use crate::workspace::{embedded, embedded_names};
 
 fn limits() -> CaseLimits {
@@ -120,13 +120,15 @@ fn each_size_comes_far_beyond_once_before_one_comes_again() {
     // A round may lack one for which there is no room at that size.
     let first: BTreeSet<&String> = far.iter().take(sizes.len()).collect();
     assert!(first.len() + 1 >= sizes.len(), "{far:?}");
-    let elements: Vec<u64> = asked
+    let soonest: Vec<&Case> = asked
         .iter()
         .filter(|question| question.topic == Topic::FarSizes)
-        .map(|question| op.all_elements(&question.case.shape).unwrap())
+        .map(|question| &question.case)
         .take(first.len() - 1)
         .collect();
+    let elements: Vec<u64> = soonest.iter().map(|case| op.all_elements(&case.shape).unwrap()).collect();
     assert!(elements.is_sorted(), "what is soon answered comes first: {elements:?}");
+    assert!(soonest.iter().all(|case| case.dtype == Dtype::F16), "as it is timed: {soonest:?}");
 }
 
 #[test]

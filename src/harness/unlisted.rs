@@ -210,7 +210,11 @@ impl Plan<'_> {
                 if size <= listed {
                     continue;
                 }
-                let dtype = self.dtypes[pick(2, self.dtypes.len() as u64) as usize];
+                // First as it is timed: what is left out for speed is left out there.
+                let dtype = match turn {
+                    0 | 1 => self.target[pick(5, self.target.len() as u64) as usize].dtype,
+                    _ => self.dtypes[pick(2, self.dtypes.len() as u64) as usize],
+                };
                 let question = match inputs.get(pick(3, 2 * inputs.len() as u64) as usize) {
                     Some(hostile) => {
                         let (shape, setting) =
