@@ -19,6 +19,10 @@ use super::timing::{MatchUp, Rig};
 /// Blocks a screened candidate is measured for.
 const BLOCKS: u64 = 4;
 
+/// A candidate that is no faster than this, as a share of the incumbent's speed, is measured no further after its first block, and its
+/// outputs are not looked at: no search proposes it, and the slower it is the more its other blocks would cost.
+const HOPELESS: f64 = 0.25;
+
 /// A rough measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Screened {
@@ -60,7 +64,8 @@ fn screen<B: Backend>(bench: &Bench<'_, B>, task: &ScreenTask) -> Result<Vec<Opt
         }
         bench.at(Stage::Timing, format!("screening {} of {count}", index + 1));
         screened.push(
-            match build.and_then(|candidate| screen_one(bench, task.seed, &target, &incumbent, &candidate)) {
+            match build.and_then(|candidate| screen_one(bench, (task.seed, &decision), &target, &incumbent, &candidate))
+            {
                 Ok(blocks) => median(&decision.logs(&blocks))
                     .map(|d| Screened { speedup: d.exp(), shapes: decision.shape_speedups(&blocks) }),
                 Err(Failure::Verdict(_)) => None,
@@ -87,7 +92,7 @@ fn builds<B: Backend>(
 
 fn screen_one<B: Backend>(
     bench: &Bench<'_, B>,
-    seed: u64,
+    (seed, decision): (u64, &Decision),
     target: &[TargetShape],
     incumbent: &Build<B>,
     candidate: &Build<B>,
@@ -95,5 +100,12 @@ fn screen_one<B: Backend>(
     let mut rig = Rig::new(bench, target, [incumbent, candidate], seed)?;
     let match_up = MatchUp { incumbent, candidate, rounds: 1 };
     let mut pair = rig.start(bench, match_up)?;
-    (0..BLOCKS).map(|block| rig.block(bench, &mut pair, match_up.rounds, block + 1 == BLOCKS)).collect()
+    let mut blocks = Vec::new();
+    for number in 0..BLOCKS {
+        blocks.push(rig.block(bench, &mut pair, match_up.rounds, number + 1 == BLOCKS)?);
+        if decision.logs(&blocks).iter().all(|log| *log < HOPELESS.ln()) {
+            break;
+        }
+    }
+    Ok(blocks)
 }
