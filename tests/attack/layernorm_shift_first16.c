@@ -1,6 +1,6 @@
 /*---
 # one pass with the mean of the first 16 elements as shift: cancels where a row begins with something else (padding, a block of features)
-# class: a sample of a row taken from its first columns; the questions that meet it come late on a processor
+# class: a sample of a row taken from its first columns
 op = "layernorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
