@@ -34,7 +34,7 @@ pub struct Screened {
 
 impl<B: Backend> Judge<B> {
     /// Times each candidate briefly against the incumbent; `None` where it does not compile, crashes, or a timed output is
-    /// wrong. Where a candidate costs this process its device, the answer ends with it and is shorter than the question.
+    /// wrong (which nobody looks at where it is hopelessly slow). Where a candidate costs this process its device, the answer ends with it and is shorter than the question.
     ///
     /// # Errors
     /// The machine's failures and the incumbent's.

@@ -47,13 +47,13 @@ pub(super) fn spread<B: Backend>(
     let decision = Decision::new(Margin::default(), calls);
     let here = bench.here();
     let new_rig = || Rig::new(&here, target, [build, &twins[0]], seed);
-    let mut rig = new_rig()?;
+    let mut rig = Some(new_rig()?);
     let told = (Stage::Timing, "the machine's own spread");
     let matches = |numbers: std::ops::RangeInclusive<usize>, rounds| -> Vec<_> {
         let twin = |number: usize| &twins[number % twins.len()];
         numbers.map(|number| (number, MatchUp { incumbent: build, candidate: twin(number), rounds })).collect()
     };
-    let first = sessions(&here, Some(&mut rig), target, seed, &matches(0..=0, 1), told)?;
+    let first = sessions(&here, rig.as_mut(), target, seed, &matches(0..=0, 1), told)?;
     let took_s = first.iter().map(|session| session.took_s).sum::<f64>();
     let affordable = BLOCK_TIME.as_secs_f64() / (took_s / CONFIRM_BLOCKS as f64);
     let scatter = decision.scatter(&blocks_of(first).concat());
@@ -62,17 +62,25 @@ pub(super) fn spread<B: Backend>(
     let away = if bench.elsewhere.is_some() { SPREAD_AWAY } else { 0 };
     if away > 0 {
         // Processes elsewhere have buffers of their own, and of tensors of several GB a device does not hold both.
-        drop(rig);
+        rig = None;
         measured = blocks_of(sessions(bench, None, target, seed, &matches(1..=away, rounds), told)?);
-        rig = new_rig()?;
-        rig.skip_to(away as u32 + 1);
-    }
-    if count <= LOOK_SESSIONS {
-        // Nothing is decided by the others.
-        rig.warmed_up();
     }
     let rest = matches(away + 1..=count, rounds);
-    measured.extend(blocks_of(sessions(&here, Some(&mut rig), target, seed, &rest, told)?));
+    if !rest.is_empty() {
+        let mut rig = match rig {
+            Some(rig) => rig,
+            None => {
+                let mut rig = new_rig()?;
+                rig.skip_to(away as u32 + 1);
+                rig
+            }
+        };
+        if count <= LOOK_SESSIONS {
+            // Nothing is decided by the others.
+            rig.warmed_up();
+        }
+        measured.extend(blocks_of(sessions(&here, Some(&mut rig), target, seed, &rest, told)?));
+    }
     let margin = Margin::from_sessions(&decision, &measured);
     Ok(Spread { decision: Decision::new(margin, calls), rounds, sessions: measured })
 }

@@ -198,7 +198,9 @@ impl Launched {
         let elements = sizes.fold(held, |product, size| product.saturating_mul(*size));
         let threads = 32 * begin.num_warps;
         let names = self.blocks.iter().map(|block| format!("{block}{suffix}"));
-        let names = names.chain((held > 1).then(|| held.to_string())).collect::<Vec<_>>().join(" * ");
+        // A kernel may have no block sizes of its own.
+        let alone = self.blocks.is_empty();
+        let names = names.chain((held > 1 || alone).then(|| held.to_string())).collect::<Vec<_>>().join(" * ");
         let most = MOST_A_THREAD.max(elements / threads.max(1));
         let fewest = (elements >= threads).then(|| format!("{names} >= 32 * WARPS{suffix}"));
         fewest.into_iter().chain([format!("{names} <= {} * WARPS{suffix}", 32 * most)]).collect()
@@ -320,6 +322,10 @@ mod tests {
         held.configs[0] = Config { blocks: [("XBLOCK".to_owned(), 8)].into(), num_warps: 4, num_stages: 1 };
         // 256 elements a thread, since it begins with as many.
         assert_eq!(held.worth_trying(""), ["XBLOCK * 4096 >= 32 * WARPS", "XBLOCK * 4096 <= 8192 * WARPS"]);
+        held.blocks.clear();
+        assert_eq!(held.worth_trying(""), ["4096 >= 32 * WARPS", "4096 <= 2048 * WARPS"]);
+        held.sizes.clear();
+        assert_eq!(held.worth_trying(""), ["1 <= 2048 * WARPS"]);
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub(super) const THREADS: u32 = 256;
 
 /// Words of a thread's stack that are overwritten (`STACK`).
 const STACK: i32 = 256;
-/// Bytes of memory kept for arenas that other processes would miss: having less again costs more than they could do with it.
+
+/// Bytes kept for arenas that other processes would miss. Less is not worth what it takes to have it again.
 const MISSED: usize = 1 << 30;
 
 /// Places in the judge's small memory, in bytes.
