@@ -34,10 +34,14 @@ const CASE_S: f64 = 0.7;
 /// else be asked little.
 const PROLONGED: u32 = 2;
 
-/// On an H200 that nobody else uses 40 questions (attention) to 170 (rotary) are put in a second, and 13 to 27 of the same beside PyTorch's work
-/// on another GPU of the host. Where fewer than so many were, it goes on for as long again: what is met by chance alone would be kept there
-/// else.
+/// On an H200 that nobody else uses 40 questions (attention, MLP) to 250 (norms) are put in a second, and 6 to 20 where something else keeps
+/// the device busy. Where fewer than so many were, it goes on for as long again: what is met by chance alone would be kept there else.
 const LEAST_A_SECOND: f64 = 20.0;
+
+/// A sanitizer has this share of the budget, and no less than so long: it shares the device with the questions, which then take ten times as
+/// long, and most are done after 1 to 4 s. Some kernels that wait for each other hang under `racecheck`.
+const INSTRUMENT_SHARE: u32 = 3;
+const INSTRUMENT_LEAST: Duration = Duration::from_secs(6);
 
 /// An examination that is shorter has no time for a sanitizer, which compiles or starts anew.
 const FOR_INSTRUMENTS: Duration = Duration::from_secs(3);
@@ -56,21 +60,22 @@ pub(super) fn examine<B: Backend>(
     let limit = Duration::from_secs_f64(task.examination_s);
     bench.at(Stage::Examination, "what it has not been asked yet");
     let kernel = &bench.read(&task.candidate)?;
-    let mut instruments = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
-    instruments.extend(
-        bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task, bench.torch_socket().as_deref())),
-    );
+    let own = bench.backend.instruments(&bench.known.source, kernel, target, bench.seed);
+    let share = (limit / INSTRUMENT_SHARE).max(INSTRUMENT_LEAST).min(limit);
+    let of_device =
+        bench.elsewhere.into_iter().flat_map(|elsewhere| elsewhere.instruments(task, bench.torch_socket().as_deref()));
+    let mut instruments: Vec<_> =
+        own.into_iter().map(|own| (own, limit)).chain(of_device.map(|other| (other, share))).collect();
     if !Defence::Instruments.stands() {
         instruments.clear();
     }
     if limit < FOR_INSTRUMENTS {
         // Starting one would take longer, and the cores that the questions need.
-        for instrument in &mut instruments {
+        for (instrument, _) in &mut instruments {
             instrument.look = Err(format!("{:.0} s are too little for it", limit.as_secs_f64()));
         }
     }
-    let outcome =
-        beside(instruments, limit, found, |found| ask_all(bench, kernel, (target, build), began + limit, found));
+    let outcome = beside(instruments, found, |found| ask_all(bench, kernel, (target, build), began + limit, found));
     found.took_s = began.elapsed().as_secs_f64();
     let (asked, seen) = outcome?;
     asked?;
@@ -83,16 +88,15 @@ pub(super) fn examine<B: Backend>(
 /// What the questions ended with, and what an instrument saw.
 type Outcome = (Result<(), Failure>, Option<String>);
 
-/// Lets instruments look, in threads of their own, while `ask` runs.
+/// Lets instruments look, each for so long at the most and in a thread of its own, while `ask` runs.
 fn beside(
-    instruments: Vec<Instrument>,
-    limit: Duration,
+    instruments: Vec<(Instrument, Duration)>,
     found: &mut Examination,
     ask: impl FnOnce(&mut Examination) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
     std::thread::scope(|scope| {
         let (said, heard) = channel();
-        for Instrument { name, look } in instruments {
+        for (Instrument { name, look }, limit) in instruments {
             let said = said.clone();
             scope.spawn(move || {
                 let began = Instant::now();

@@ -59,11 +59,16 @@ pub fn serve(
     for request in inbox {
         answer(judge.as_mut(), within, request, &current, &out);
         if judge.is_lost() {
-            // A device that hangs would hold up whatever is tidied away on the usual way out.
-            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            die();
         }
     }
     Ok(())
+}
+
+/// Ends the process without tidying up: on the usual way out the driver waits for what runs on the device, and a kernel that hangs, as
+/// some do under a sanitizer, would hold the device for ever, with nobody left to notice.
+fn die() {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
 /// From now on whatever prints to standard output prints to standard error: nothing can forge a message.
@@ -85,7 +90,7 @@ impl Out {
         line.push('\n');
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if file.write_all(line.as_bytes()).is_err() {
-            std::process::exit(0);
+            die();
         }
     }
 }
@@ -108,6 +113,14 @@ impl Current {
         }
     }
 
+    /// Ends the process: nobody asks any more, and nobody waits for an answer.
+    fn end(&self) {
+        if self.id.load(Ordering::SeqCst) > 0 {
+            die();
+        }
+        std::process::exit(0);
+    }
+
     fn cancel(&self, id: u64) {
         self.taken_back.store(id, Ordering::SeqCst);
         if self.id.load(Ordering::SeqCst) == id {
@@ -123,13 +136,13 @@ fn listen(requests: &Sender<Request>, current: &Current, out: &Out) {
         let mut line = Vec::new();
         let read = (&mut input).take(MAX_LINE as u64).read_until(b'\n', &mut line);
         match read {
-            Ok(0) | Err(_) => std::process::exit(0),
+            Ok(0) | Err(_) => current.end(),
             Ok(_) => {}
         }
         if line.len() == MAX_LINE && !line.ends_with(b"\n") {
             // What is left of it is no line of its own.
             if input.skip_until(b'\n').is_err() {
-                std::process::exit(0);
+                current.end();
             }
             out.say(&refused(format!("a line of more than {MAX_LINE} bytes")));
             continue;

@@ -3,10 +3,13 @@
 //! Nothing is left out by the kernels' names, which are the candidate's to choose.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Where toolkits put it, beside the folders of `PATH`.
 const FOLDERS: [&str; 2] = ["/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer"];
@@ -81,6 +84,7 @@ pub fn examine(
         command.args(["--report-api-errors", "no"]);
     }
     command.arg(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.process_group(0);
     let mut running = Running(command.spawn().map_err(machine)?);
     let answered = running.ask(request, limit);
     drop(running);
@@ -94,13 +98,16 @@ pub fn examine(
     }
 }
 
-/// A process that is killed, if it still runs, when this is dropped.
+/// A process whose group is killed when this is dropped: the tool starts the worker by way of another process, and a worker that outlived it
+/// would keep the device busy.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
+        // One that was waited for has ended with all that it started, and its number may be another's by now.
+        if let (Ok(None), Some(group)) = (self.0.try_wait(), Pid::from_raw(self.0.id() as i32)) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.0.wait();
     }
 }
@@ -212,16 +219,44 @@ mod tests {
         assert_eq!(found("========= Warning: Race reported between\n========= RACECHECK SUMMARY: 1 hazard\n"), None);
     }
 
+    fn write_tool(tool: &Path, body: &str) {
+        std::fs::write(tool, format!("#!/bin/sh\n{body}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(tool, mode).unwrap();
+    }
+
+    fn look(tool: &Path, limit: Duration) -> Result<Option<String>, String> {
+        examine(tool, Tool::Racecheck, (Path::new("worker"), &[]), "{}", limit)
+    }
+
+    #[test]
+    fn what_a_tool_has_started_does_not_outlive_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let tool = folder.path().join("tool");
+        // As compute-sanitizer does: another process in between, which the worker belongs to.
+        let began = folder.path().join("began");
+        write_tool(
+            &tool,
+            &format!("(sleep 300 </dev/null & echo $! >{0}.new; mv {0}.new {0}) & wait; sleep 300", began.display()),
+        );
+        let looking = std::thread::spawn(move || look(&tool, Duration::from_secs(2)));
+        assert!(looking.join().unwrap().unwrap_err().contains("no answer within"));
+        let started: u32 = std::fs::read_to_string(&began).unwrap().trim().parse().unwrap();
+        // Whoever inherits it may take a while to ask how it ended.
+        let runs = || std::fs::read_to_string(format!("/proc/{started}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while runs() {
+            assert!(Instant::now() < deadline, "it lives on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     #[test]
     fn a_worker_that_ends_or_says_nothing_is_no_finding() {
         let folder = tempfile::tempdir().unwrap();
         let tool = folder.path().join("tool");
-        let write = |body: &str| {
-            std::fs::write(&tool, format!("#!/bin/sh\n{body}\n")).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(&tool, mode).unwrap();
-        };
-        let ask = |limit| examine(&tool, Tool::Racecheck, (Path::new("worker"), &[]), "{}", limit);
+        let write = |body: &str| write_tool(&tool, body);
+        let ask = |limit| look(&tool, limit);
         write("exit 3");
         assert!(ask(Duration::from_secs(5)).unwrap_err().contains("without an answer"));
         write("exec sleep 30");
