@@ -26,6 +26,12 @@ impl Expr {
         decided(&self.node, lookup)
     }
 
+    /// The same with everything computed that depends on names alone which `lookup` knows: to be asked again and again for others.
+    #[must_use]
+    pub fn bound(&self, lookup: &dyn Fn(&str) -> Option<i64>) -> Self {
+        Self { text: self.text.clone(), node: bound(&self.node, lookup) }
+    }
+
     /// The value in doubles.
     ///
     /// # Errors
@@ -117,6 +123,27 @@ fn decided(node: &Node, lookup: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
     }
 }
 
+/// What fails stays as it is, and fails when it is asked for.
+fn bound(node: &Node, lookup: &dyn Fn(&str) -> Option<i64>) -> Node {
+    if let Ok(value) = int(node, lookup) {
+        return Node::Int(value);
+    }
+    let inner = |node: &Node| Box::new(bound(node, lookup));
+    match node {
+        Node::Choice(c, yes, no) => match int(c, lookup) {
+            Ok(condition) => bound(if condition != 0 { yes } else { no }, lookup),
+            Err(_) => Node::Choice(inner(c), inner(yes), inner(no)),
+        },
+        Node::Neg(a) => Node::Neg(inner(a)),
+        Node::Not(a) => Node::Not(inner(a)),
+        Node::Binary(op, a, b) => Node::Binary(*op, inner(a), inner(b)),
+        Node::Call(function, arguments) => {
+            Node::Call(*function, arguments.iter().map(|argument| bound(argument, lookup)).collect())
+        }
+        Node::Int(_) | Node::Float(_) | Node::Name(_) => node.clone(),
+    }
+}
+
 fn divide(a: i64, b: i64, by: fn(i64, i64) -> Option<i64>) -> Result<i64, Fault> {
     by(a, b).ok_or(Fault::Arithmetic(if b == 0 { "division by zero" } else { "overflows 64 bits" }))
 }
@@ -175,6 +202,32 @@ mod tests {
             "THREADS" => Some(256),
             _ => None,
         })
+    }
+
+    #[test]
+    fn an_expression_is_the_same_where_some_of_its_names_are_known_before() {
+        let texts = [
+            "(bshd ? z / H * S * H + z % H : z * S) * D",
+            "z > 3 && H || bshd ? ceil_div(z, H) : min(z, -S)",
+            "max(1, z / (bshd - bshd))",
+            "!z + next_power_of_2(z * S) - H",
+        ];
+        for (text, bshd) in texts.into_iter().flat_map(|text| [(text, 0), (text, 1)]) {
+            let Ok(expr) = text.parse::<Expr>() else { panic!("{text} does not parse") };
+            let known = |name: &str| match name {
+                "bshd" => Some(bshd),
+                "H" => Some(4),
+                "S" => Some(16),
+                "D" => Some(64),
+                _ => None,
+            };
+            let bound = expr.bound(&known);
+            for z in 0..9 {
+                let all = |name: &str| if name == "z" { Some(z) } else { known(name) };
+                let alone = bound.int(&|name| (name == "z").then_some(z));
+                assert_eq!(alone, expr.int(&all), "{text} at {z}, bshd = {bshd}");
+            }
+        }
     }
 
     #[test]

@@ -215,7 +215,9 @@ impl Plan<'_> {
                     0 | 1 => self.target[pick(5, self.target.len() as u64) as usize].dtype,
                     _ => self.dtypes[pick(2, self.dtypes.len() as u64) as usize],
                 };
-                let question = match inputs.get(pick(3, 2 * inputs.len() as u64) as usize) {
+                // Ordinary at first: of an input that has no number in any result nothing is seen.
+                let drawn = pick(3, 2 * inputs.len() as u64) as usize;
+                let question = match inputs.get(drawn).filter(|_| turn > 0) {
                     Some(hostile) => {
                         let (shape, setting) =
                             self.manner(&shape, hostile, |what, count| pick(what, count as u64) as usize)?;

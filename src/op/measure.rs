@@ -143,7 +143,7 @@ impl Operation {
                     for factor in factors {
                         doubles = doubles.saturating_add(self.elements(factor, shape)? as u64);
                     }
-                    doubles = doubles.saturating_add(self.product_layout(product, shape)?.out.elements() as u64);
+                    doubles = doubles.saturating_add(self.product_elements(product, shape)? as u64);
                 }
             }
         }

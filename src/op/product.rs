@@ -75,9 +75,7 @@ impl Operation {
         let side = |at: &Option<Expr>, step: &Option<Expr>, rows: usize, columns: usize| {
             let starts = match at {
                 None => (0..batch).map(|z| z * rows * columns).collect(),
-                Some(at) => (0..batch)
-                    .map(|z| self.size(&place, at, &shape.clone().with(MATRIX, z as i64)))
-                    .collect::<Result<_, _>>()?,
+                Some(at) => self.starts(&place, at, batch, shape)?,
             };
             let step = step.as_ref().map_or(Ok(columns), size)?;
             Ok::<_, OpError>(Matrices { starts, step, rows, columns })
@@ -93,6 +91,28 @@ impl Operation {
             b: side(&pass.b_at, &pass.b_step, b_rows, b_columns)?,
             out: side(&pass.out_at, &pass.out_step, m, n)?,
         })
+    }
+
+    /// Elements of a product at a (complete) shape.
+    ///
+    /// # Errors
+    /// An expression that fails, or gives a negative size.
+    pub(crate) fn product_elements(&self, pass: &ProductPass, shape: &Shape) -> Result<usize, OpError> {
+        let place = format!("product {}", pass.out);
+        let size = |expr: &Expr| self.size(&place, expr, shape);
+        Ok(size(&pass.batch)?.saturating_mul(size(&pass.m)?).saturating_mul(size(&pass.n)?))
+    }
+
+    /// Where each of so many matrices begins: there may be hundreds of thousands.
+    fn starts(&self, place: &str, at: &Expr, batch: usize, shape: &Shape) -> Result<Vec<usize>, OpError> {
+        let bound = at.bound(&|name| if name == MATRIX { None } else { shape.get(name) });
+        let start = |z: usize| {
+            let lookup = |name: &str| if name == MATRIX { Some(z as i64) } else { shape.get(name) };
+            let start = bound.int(&lookup).ok().and_then(|start| usize::try_from(start).ok());
+            // Once more for what is wrong.
+            start.map_or_else(|| self.size(place, at, &shape.clone().with(MATRIX, z as i64)), Ok)
+        };
+        (0..batch).map(start).collect()
     }
 
     /// Whether anything asks for the terms of a product: it is an output, a later product's factor, or the header reads them.

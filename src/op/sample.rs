@@ -222,7 +222,7 @@ impl Operation {
                     }
                 }
                 Pass::Product(product) if product.out == name => {
-                    return self.product_layout(product, shape).map(|layout| Some(layout.out.elements()));
+                    return self.product_elements(product, shape).map(Some);
                 }
                 Pass::Product(_) => {}
             }

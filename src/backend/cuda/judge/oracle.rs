@@ -204,7 +204,7 @@ impl Oracle {
                         }
                         plan.decoded.insert(factor.clone(), pair);
                     }
-                    let elements = op.product_layout(pass, shape).map_err(text)?.out.elements();
+                    let elements = op.product_elements(pass, shape).map_err(text)?;
                     let values = plan.take(elements);
                     let terms = if terms { plan.take(elements) } else { 0 };
                     plan.arrays.insert(pass.out.clone(), Pair { values, terms, elements });
