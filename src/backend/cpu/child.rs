@@ -1,10 +1,12 @@
 //! The child's side: it loads images, gives up everything it does not need, and launches what it is told to.
 
-use std::ffi::OsString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use memmap2::MmapOptions;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 
 use super::control::{self, Header, Prepared, Visible, note, wake};
@@ -36,10 +38,16 @@ pub(super) struct Setup {
     pub(super) cpu_s: u64,
 }
 
-/// Runs the hidden subcommand `host`: `arguments` are those after it. It prints nothing and returns its exit status.
-pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
-    let fds: Option<Vec<RawFd>> = arguments.map(|a| a.to_str()?.parse().ok()).collect();
-    let Some(Ok(fds)) = fds.map(<[RawFd; 6]>::try_from) else { return 2 };
+/// Descriptors that the judge gives it: commands, answers, leash, page, and the files of both regions.
+pub(super) const PASSED: usize = 6;
+
+/// Runs the hidden subcommand `host`. It prints nothing and returns its exit status.
+pub fn main() -> i32 {
+    // Its leash ends it as well, but not while it is stopped, and the judge may be killed just then.
+    if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
+        return 2;
+    }
+    let Ok(fds) = passed() else { return 2 };
     close_all_but(&fds);
     let Ok([commands, answers, leash, page, inputs, outputs]) = renumber(fds) else { return 2 };
     // SAFETY: the judge passes these descriptors to this process alone, and each is taken once.
@@ -270,6 +278,22 @@ impl Child {
             }
         }
     }
+}
+
+/// What the judge has sent to standard input, which is as empty as standard output afterwards.
+fn passed() -> std::io::Result<[RawFd; PASSED]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(rustix::stdio::stdin(), &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::empty())?;
+    let mut all = Vec::with_capacity(PASSED);
+    for message in rights.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            all.extend(fds.map(IntoRawFd::into_raw_fd));
+        }
+    }
+    rustix::stdio::dup2_stdin(rustix::stdio::stdout())?;
+    all.try_into().map_err(|_| std::io::Error::other("not all descriptors came"))
 }
 
 /// Closes everything beyond standard error that is not in `keep`.

@@ -3,9 +3,10 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Write};
+use std::io::{self, IoSlice, PipeReader, PipeWriter, Write};
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,10 +17,13 @@ use std::time::{Duration, Instant};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::arena::{Area, Arena};
-use super::child::Setup;
+use super::child::{PASSED, Setup};
 use super::compile::Image;
 use super::control::{self, Header, note, wake};
 use super::fault::crash;
@@ -130,14 +134,14 @@ impl Host {
         let (answers, child_answers) = io::pipe()?;
         let (child_leash, leash) = io::pipe()?;
         let passed = [
-            child_commands.as_raw_fd(),
-            child_answers.as_raw_fd(),
-            child_leash.as_raw_fd(),
-            page_file.as_raw_fd(),
-            areas[0].file().as_raw_fd(),
-            areas[1].file().as_raw_fd(),
+            child_commands.as_fd(),
+            child_answers.as_fd(),
+            child_leash.as_fd(),
+            page_file.as_fd(),
+            areas[0].file(),
+            areas[1].file(),
         ];
-        let child = spawn(limits.executable.as_ref(), passed)?;
+        let child = spawn(limits.executable.as_ref(), &passed)?;
         drop((child_commands, child_answers, child_leash));
         let mut host = Self {
             clock: cpu_clock(&child)?,
@@ -424,30 +428,23 @@ fn token() -> u32 {
     (secret_seed() as u32) | 1
 }
 
-fn spawn(executable: Option<&PathBuf>, passed: [i32; 6]) -> io::Result<Child> {
+/// Starts the child, which finds `passed` in its standard input. Nothing is done between fork and exec, so that there need be no fork: a copy of
+/// the tables of all that the judge's memory has in use takes ten milliseconds, and as much again where it is written to next.
+fn spawn(executable: Option<&PathBuf>, passed: &[BorrowedFd<'_>; PASSED]) -> io::Result<Child> {
     let program = match executable {
         Some(path) => path.clone(),
         None => PathBuf::from(format!("/proc/self/fd/{}", remember_executable()?.as_raw_fd())),
     };
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    rights.push(SendAncillaryMessage::ScmRights(passed));
+    sendmsg(&ours, &[IoSlice::new(&[0])], &mut rights, SendFlags::empty())?;
     let mut command = Command::new(program);
-    command.arg0("warpsmith").arg("host").args(passed.map(|fd| fd.to_string()));
-    command.env_clear().process_group(0).current_dir("/");
+    command.arg0("warpsmith").arg("host").env_clear().process_group(0).current_dir("/");
     #[cfg(feature = "weakened")]
     command.envs(std::env::var(WITHOUT).map(|names| (WITHOUT, names)));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let inherit = move || {
-        // Its leash ends it as well, but not while it is stopped, and the judge may be killed just then.
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        for fd in passed {
-            // SAFETY: the descriptor is open here, inherited from the judge; only this process's flag changes.
-            let fd = unsafe { std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(fd)) };
-            rustix::io::fcntl_setfd(&*fd, rustix::io::FdFlags::empty())?;
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec the closure makes system calls only.
-    unsafe { command.pre_exec(inherit) };
-    command.spawn()
+    command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 fn cpu_clock(child: &Child) -> io::Result<libc::clockid_t> {
