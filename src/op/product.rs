@@ -107,9 +107,9 @@ impl Operation {
     fn starts(&self, place: &str, at: &Expr, batch: usize, shape: &Shape) -> Result<Vec<usize>, OpError> {
         let bound = at.bound(&|name| if name == MATRIX { None } else { shape.get(name) });
         let start = |z: usize| {
-            let lookup = |name: &str| if name == MATRIX { Some(z as i64) } else { shape.get(name) };
-            let start = bound.int(&lookup).ok().and_then(|start| usize::try_from(start).ok());
-            // Once more for what is wrong.
+            let start = bound.int(&|name| (name == MATRIX).then_some(z as i64));
+            let start = start.ok().and_then(|start| usize::try_from(start).ok());
+            // With all names, for what is wrong.
             start.map_or_else(|| self.size(place, at, &shape.clone().with(MATRIX, z as i64)), Ok)
         };
         (0..batch).map(start).collect()
