@@ -1,4 +1,4 @@
-//! Which products of one tensor are taken together, in graphs that no model here has.
+//! Which nodes make a region together, in graphs that no model here has.
 
 use serde_json::json;
 use warpsmith::torch::model::REGIONS;
@@ -53,4 +53,58 @@ fn products_of_one_tensor_are_taken_together_where_nothing_lies_between_them() {
     assert_eq!(seen["others"], json!([]), "somebody's own operator of that name");
     // Each could be one call; both cannot, since either reads of the other.
     assert_eq!((&seen["apart"], &seen["together"]), (&json!([true, true]), &json!(false)), "{seen}");
+}
+
+const DRAWN: &str = "
+import json, operator, random, torch
+import regions
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+def some(*given):
+    return given
+
+def drawn(seed):
+    pick = random.Random(seed)
+    graph = torch.fx.Graph()
+    nodes, pairs, known = [graph.placeholder(f'x{at}') for at in range(3)], [], set()
+    for _ in range(pick.randint(1, 40)):
+        if pairs and pick.random() < 0.3:
+            node = graph.call_function(operator.getitem, (pick.choice(pairs), pick.randint(0, 1)))
+        else:
+            near = nodes[-pick.choice([3, 8, 40]):]
+            node = graph.call_function(some, tuple(pick.choice(near) for _ in range(pick.randint(1, 3))))
+            pairs += [node] * (pick.random() < 0.3)
+        if pick.random() < 0.7:
+            known.add(node.name)
+        nodes.append(node)
+    graph.output(nodes[-1])
+    return torch.fx.GraphModule({}, graph), known
+
+def names(sets):
+    return sorted(sorted(node.name for node in one) for one in sets if one)
+
+different, sets = [], 0
+for seed in range(200):
+    gm, known = drawn(seed)
+
+    class Support(OperatorSupportBase):
+        def is_node_supported(self, modules, node):
+            return node.name in known
+
+    wanted = names(one.nodes for one in CapabilityBasedPartitioner(gm, Support(), allows_single_node_partition=True).propose_partitions())
+    sets += len(wanted)
+    if names(regions.partitions(gm.graph, lambda node: node.name in known)) != wanted:
+        different.append(seed)
+print(json.dumps(dict(different=different, sets=sets)))
+";
+
+#[test]
+#[ignore = "full suite"]
+fn what_is_fused_together_is_what_pytorchs_own_partitioner_finds() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("regions.py"), REGIONS).unwrap();
+    let (seen, _) = place.python(DRAWN);
+    assert_eq!(seen["different"], json!([]), "{seen}");
+    assert!(seen["sets"].as_u64() > Some(300), "{seen}");
 }

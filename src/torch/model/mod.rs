@@ -19,13 +19,15 @@ use crate::kernel::Call;
 use crate::op::{Bar, Dtype, OpSource};
 
 /// What finds regions, in Python; it needs torch alone.
-pub const REGIONS: &str = include_str!("regions.py");
+pub const REGIONS: &str = concat!(include_str!("partition.py"), "\n\n", include_str!("regions.py"));
 
 /// What reads a user's `model.py` and times calls.
 pub const LOAD: &str = include_str!("load.py");
 
 /// The program that takes a model apart.
 const CAPTURE: &str = concat!(
+    include_str!("partition.py"),
+    "\n\n",
     include_str!("regions.py"),
     "\n\n",
     include_str!("source.py"),

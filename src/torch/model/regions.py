@@ -161,22 +161,17 @@ def is_static(region):
 
 def fusible_regions(gm):
     """Convex sets of nodes that Inductor can fuse, each connected."""
-    from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-    from torch.fx.passes.operator_support import OperatorSupportBase
 
-    class Support(OperatorSupportBase):
-        def is_node_supported(self, modules, node):
-            if node.op != "call_function":
-                return False
-            if node.target is operator.getitem:
-                return isinstance(node.args[0], torch.fx.Node) and self.is_node_supported(modules, node.args[0])
-            return is_pure(node) and (is_fusible(node) or is_view(node))
+    def is_supported(node):
+        if node.op != "call_function":
+            return False
+        if node.target is operator.getitem:
+            return isinstance(node.args[0], torch.fx.Node) and is_supported(node.args[0])
+        return is_pure(node) and (is_fusible(node) or is_view(node))
 
     order = {node: at for at, node in enumerate(gm.graph.nodes)}
     found = []
-    partitions = CapabilityBasedPartitioner(gm, Support(), allows_single_node_partition=True).propose_partitions()
-    for partition in partitions:
-        nodes = set(partition.nodes)
+    for nodes in partitions(gm.graph, is_supported):
         # A view that nobody inside reads is its reader's: a transposed weight is no output.
         while True:
             outside = {node for node in nodes if is_moved(node) and not any(user in nodes for user in node.users)}
