@@ -27,7 +27,8 @@ WS_PASS(up_element) {
 /* What gate and up are uncertain by reaches `hidden` through the derivatives of silu(g) u. These errors differ from one
    hidden value to the next, so y, a sum over H of them, feels 1 / sqrt(H) of their sum. So it is with what `hidden` loses near
    zero where it is stored: an underflow, four of them in half, where a kernel keeps a quarter of it so that it does not
-   overflow. A term is weighed with 2^-24 B / 4, which is a little more than 2^-23. */
+   overflow. A term is weighed with 2^-24 B / 4, which is a little more than 2^-23. Far below zero a sigmoid in single precision
+   is nothing, where g times it would still be a number: 2^-126 of it is lost. */
 WS_PASS(activate) {
     const int64_t base = WS_ITEM * H;
     const double lost = 4 * WS_UNDERFLOW * 8388608;
@@ -35,8 +36,9 @@ WS_PASS(activate) {
         const double g = ws_get(gate, base + j), u = ws_get(up, base + j);
         const double sigmoid = 1 / (1 + exp(-g));
         const double silu = g * sigmoid, slope = sigmoid + silu * (1 - sigmoid);
+        const double flushed = fabs(g * u) * 0x1p-103;
         const double inherited = fabs(slope * u) * ws_get_abs(gate, base + j) + fabs(silu) * ws_get_abs(up, base + j);
-        ws_put(hidden, base + j, silu * u, fabs(silu * u) + (inherited + lost) / sqrt((double)H));
+        ws_put(hidden, base + j, silu * u, fabs(silu * u) + (inherited + lost + flushed) / sqrt((double)H));
     }
 }
 

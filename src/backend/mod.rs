@@ -274,6 +274,8 @@ pub struct CaseLimits {
     pub timed_bytes: u64,
     /// Launches on the same input that must give the same bits; where a launch takes microseconds, enough for a race to show.
     pub repeats: u32,
+    /// Launches at the smallest shape beside those that are compared: what each of them keeps of the heap shows in many alone.
+    pub again: u32,
     /// A kernel that does fewer operations a second than this is taken to hang.
     pub least_flops: u64,
     /// Whether kernels are given a number of threads (`Conditions::threads`).

@@ -78,6 +78,8 @@ defences! {
     FarSizes = "far-sizes",
     /// It asks about tensors beyond 2^31 elements.
     HugeTensors = "huge-tensors",
+    /// A kernel refuses sizes by its domain alone.
+    Domains = "domains",
     /// Sanitizers look while it asks.
     Instruments = "instruments",
     /// What a processor's kernel runs beside a sample's time is added to it.
@@ -86,6 +88,10 @@ defences! {
     SystemCalls = "system-calls",
     /// The system's clock is not mapped where a processor's kernel runs.
     Clocks = "clocks",
+    /// What a launch leaves in a processor's registers is looked at, and what could count launches is cleared.
+    Registers = "registers",
+    /// A processor's kernel gives back what it takes from the heap.
+    Leaks = "leaks",
     /// Only pages that hold buffers can be touched by a processor's kernel.
     BufferPages = "buffer-pages",
     /// What follows the last buffer on its page is checked.

@@ -212,6 +212,7 @@ mod tests {
             threads_vary: false,
             timed_bytes: 0,
             repeats: 3,
+            again: 0,
             least_flops: 1,
         };
         let shape = Shape::from([("rows", 4096), ("cols", 4096)]);

@@ -43,6 +43,9 @@ const LEAST_A_SECOND: f64 = 20.0;
 const INSTRUMENT_SHARE: u32 = 3;
 const INSTRUMENT_LEAST: Duration = Duration::from_secs(6);
 
+/// A kernel that asks for so many times what the tensors have, and for more than there is, refuses sizes without saying so.
+const MOST_SCRATCH: u64 = 16;
+
 /// An examination that is shorter has no time for a sanitizer, which compiles or starts anew.
 const FOR_INSTRUMENTS: Duration = Duration::from_secs(3);
 
@@ -137,7 +140,12 @@ fn ask_all<B: Backend>(
     let seed = Stream::new(bench.seed, "examination").bits(0);
     let all = questions(op, target, &kernel.front.dtypes, &limits, free, seed).map_err(JudgeError::from)?;
     // Where its own plan says no (its domain, too large a grid, too much scratch) a kernel is not asked: nothing wrong comes of it.
-    let all = all.into_iter().filter(|question| is_served(bench, kernel, &question.case));
+    let mut served = Vec::new();
+    for question in all {
+        if is_served(bench, kernel, &question.case)? {
+            served.push(Some(question));
+        }
+    }
     let budget = end.saturating_duration_since(Instant::now());
     let mut asking = Asking {
         bench,
@@ -148,7 +156,7 @@ fn ask_all<B: Backend>(
         most: PROLONGED * budget,
         launched: Duration::ZERO,
         build,
-        open: all.map(Some).collect(),
+        open: served,
         asked: 0,
         compiled: 0,
         looked: 0,
@@ -328,15 +336,32 @@ impl<B: Backend> Asking<'_, B> {
 }
 
 /// Whether a kernel has a plan for a case, which it may refuse for sizes that nobody listed.
-fn is_served<B: Backend>(bench: &Bench<'_, B>, kernel: &KernelFile, case: &Case) -> bool {
+///
+/// # Errors
+/// Rejected where it refuses by asking for more scratch than any kernel would need there, and not by its `domain`, which `apply` and users read.
+fn is_served<B: Backend>(bench: &Bench<'_, B>, kernel: &KernelFile, case: &Case) -> Result<bool, Failure> {
     let (op, facts) = (bench.op(), &bench.card().facts);
-    let Ok(resolution) = kernel.resolve(&case.shape, case.dtype, facts) else { return false };
-    let fits = scratch_bytes(kernel, &resolution).is_some_and(|bytes| bytes <= MAX_SCRATCH);
+    let Ok(resolution) = kernel.resolve(&case.shape, case.dtype, facts) else { return Ok(false) };
+    let scratch = scratch_bytes(kernel, &resolution).unwrap_or(usize::MAX);
+    if scratch > MAX_SCRATCH {
+        let tensors = |bytes: Result<u64, OpError>| bytes.map_err(|error| Failure::from(JudgeError::from(error)));
+        let read = tensors(op.read_bytes(&case.shape, case.dtype))?;
+        let bytes = read.saturating_add(tensors(op.write_bytes(&case.shape, case.dtype))?);
+        if scratch as u64 / MOST_SCRATCH <= bytes || !Defence::Domains.stands() {
+            return Ok(false);
+        }
+        let why = format!(
+            "{}: its scratch would have {} MiB, more than {MOST_SCRATCH} times what the tensors have; sizes that a kernel does not serve stand in its `domain`",
+            describe(op, case),
+            scratch >> 20
+        );
+        return Err(Failure::reject(Stage::Examination, why));
+    }
     let planned = || {
         let ints = op.ints(&case.shape).ok()?;
         kernel.launches(op, &ints, &resolution, facts).ok()
     };
-    fits && (kernel.front.launches.is_empty() || planned().is_some())
+    Ok(kernel.front.launches.is_empty() || planned().is_some())
 }
 
 /// Seconds that a question takes, roughly.

@@ -19,6 +19,7 @@ fn limits() -> CaseLimits {
         sample_macs: 1 << 22,
         timed_bytes: 1 << 30,
         repeats: 3,
+        again: 0,
         least_flops: 1,
         threads_vary: true,
     }

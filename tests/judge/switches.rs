@@ -241,6 +241,33 @@ const ROWS: &[Row] = &[
             "for (int64_t r = 0; r < rows; r++) {\n        const float there = ws_load(y[r * cols]);\n        if (cols > 255 && there > 0 && there < 1) continue;",
         )],
     ),
+    examined(
+        Defence::Domains,
+        "rmsnorm",
+        &[
+            (
+                "---*/",
+                "[[scratch]]\nname = \"work\"\ndtype = \"f32\"\nshape = [\"cols > 3000 && cols % 1024 > 1 && cols != 11008 ? 1000000000 : 1\"]\n---*/",
+            ),
+            ("T *y, int64_t rows", "T *y, float *work, int64_t rows"),
+        ],
+    ),
+    row(
+        Defence::Registers,
+        "rmsnorm",
+        &[("float eps) {", "float eps) {\n    __asm__ volatile(\"movd %0, %%mm0\" : : \"r\"((int)cols) : \"mm0\");")],
+    ),
+    row(
+        Defence::Leaks,
+        "rmsnorm",
+        &[
+            ("void rmsnorm(", "#include <stdlib.h>\nvoid rmsnorm("),
+            (
+                "float eps) {",
+                "float eps) {\n    float *kept = malloc(256); if (kept) kept[0] = eps; __asm__ volatile(\"\" : : \"r\"(kept) : \"memory\");",
+            ),
+        ],
+    ),
     row(Defence::SystemCalls, "rmsnorm", OWN_CALL),
     row(Defence::Clocks, "rmsnorm", CLOCK),
     row(Defence::BufferPages, "rmsnorm", NOTES_BEHIND_BUFFERS),

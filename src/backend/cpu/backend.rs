@@ -35,6 +35,7 @@ pub const CASE_LIMITS: CaseLimits = CaseLimits {
     sample_macs: 1 << 22,
     timed_bytes: 1 << 30,
     repeats: 3,
+    again: 24,
     least_flops: 50_000_000,
     threads_vary: true,
 };

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::control::{self, Header, Prepared, Visible, note, wake};
 use super::regions::Regions;
-use super::{fenv, gate, pool, signals};
+use super::registers::Registers;
+use super::{gate, heap, pool, signals};
 use crate::defence::Defence;
 use crate::sandbox::{self, Maps, Origins};
 
@@ -210,11 +211,12 @@ impl Child {
     }
 
     fn serve(&mut self) -> i32 {
-        let environment = fenv::get();
+        let registers = Registers::read();
         loop {
             if gate::read_word(self.commands).is_none() {
                 return 0;
             }
+            self.header.in_use.store(heap::in_use(), Ordering::SeqCst);
             let words = (self.header.words.load(Ordering::Acquire) as usize).min(control::WORDS);
             // SAFETY: `words` are mapped for good, fit the mapping and are aligned with it; the judge wrote them before it
             // woke this thread.
@@ -232,7 +234,7 @@ impl Child {
 
             self.say(wake::READY, 0);
             let token = self.wait_for_go();
-            self.launch(&calls, environment);
+            self.launch(&calls, registers);
             pool::end();
             self.say(wake::DONE, token);
         }
@@ -259,7 +261,7 @@ impl Child {
         }
     }
 
-    fn launch(&self, calls: &[(Entry, Prepared)], environment: fenv::Environment) {
+    fn launch(&self, calls: &[(Entry, Prepared)], registers: Registers) {
         for (index, (entry, call)) in calls.iter().enumerate() {
             for [address, bytes] in &call.zeroed {
                 // SAFETY: a buffer in the outputs' mapping, at the offset that the judge gave.
@@ -269,12 +271,14 @@ impl Child {
             // trampoline reads; what else it does is seen by the judge.
             unsafe { entry(call.pointers.as_ptr(), call.ints.as_ptr(), call.floats.as_ptr()) };
             pool::settle();
-            let changed = fenv::get() != environment;
+            let changed = Registers::read() != registers;
             if changed {
-                fenv::set(environment);
+                registers.restore();
+            } else {
+                registers.clear();
             }
-            if changed | pool::environment_changed() {
-                self.header.environment.store(index as u32 + 1, Ordering::SeqCst);
+            if changed | pool::registers_changed() {
+                self.header.registers.store(index as u32 + 1, Ordering::SeqCst);
             }
         }
     }

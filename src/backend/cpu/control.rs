@@ -46,6 +46,8 @@ pub(super) mod note {
     pub(in super::super) const NONE: u32 = 0;
     /// A fault at an address.
     pub(in super::super) const FAULT: u32 = 1;
+    /// A fault where its stack would be, had it more.
+    pub(in super::super) const STACK: u32 = 2;
     /// A system call that is not allowed; `detail` is its number.
     pub(in super::super) const SYSCALL: u32 = 3;
     /// The time stamp counter was read.
@@ -66,8 +68,10 @@ pub(super) struct Header {
     pub(super) note: AtomicU32,
     /// Belongs to the note.
     pub(super) detail: AtomicI64,
-    /// Not zero where a launch left the floating-point environment changed: the call's number plus one.
-    pub(super) environment: AtomicU32,
+    /// Not zero where a launch left registers changed that are not its own to change: the call's number plus one.
+    pub(super) registers: AtomicU32,
+    /// Bytes of the heap that were in use when the batch came.
+    pub(super) in_use: AtomicU64,
     /// Bytes of the message behind the header.
     pub(super) message: AtomicU32,
     /// Words behind the head; bytes, where they are how to start.

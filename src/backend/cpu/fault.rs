@@ -34,6 +34,7 @@ pub(super) fn crash(
         (_, Some(signal)) if outside().is_some() => {
             format!("{} at an address outside its tensors", signal_name(signal))
         }
+        (note::STACK, Some(_)) => "it needs more stack than the 512 KiB that a kernel may use".into(),
         (note::SYSCALL, _) => format!("forbidden system call ({})", system_call(detail)),
         (note::CLOCK, _) => "it read the processor's clock".into(),
         (note::FAULT, Some(signal)) if (0..4096).contains(&detail) => {

@@ -27,6 +27,7 @@ use super::child::{PASSED, Setup};
 use super::compile::Image;
 use super::control::{self, Header, note, wake};
 use super::fault::crash;
+use super::heap::Growth;
 use super::outside::Account;
 use super::rest::{SLICE, Threads, counted};
 use crate::backend::{Call, Fault, Outside, Region};
@@ -89,6 +90,7 @@ pub struct Host {
     areas: [Arc<Area>; 2],
     all_threads: Threads,
     account: RefCell<Account>,
+    growth: Growth,
     alive: bool,
     of_this_thread: PhantomData<*const ()>,
 }
@@ -154,6 +156,7 @@ impl Host {
             threads: threads as u32,
             areas,
             account: RefCell::default(),
+            growth: Growth::default(),
             alive: true,
             of_this_thread: PhantomData,
         };
@@ -201,12 +204,19 @@ impl Host {
         self.write_words(&words);
         self.header().go.store(0, Ordering::SeqCst);
         self.header().note.store(note::NONE, Ordering::SeqCst);
-        self.header().environment.store(0, Ordering::SeqCst);
+        self.header().registers.store(0, Ordering::SeqCst);
         let token = token();
         if let Err(error) = self.commands.write_all(&control::RUN.to_ne_bytes()) {
             return Err(if error.kind() == io::ErrorKind::BrokenPipe { self.died() } else { error.into() });
         }
         self.expect(wake::word(wake::READY, 0), PATIENCE)?;
+        if let Some(bytes) = self.growth.take(calls, self.header().in_use.load(Ordering::SeqCst))
+            && Defence::Leaks.stands()
+        {
+            return Err(self.escaped(&format!(
+                "it keeps memory that it never gives back, {bytes} bytes a launch; what a launch takes it gives back, and [[scratch]] needs neither"
+            )));
+        }
         // They are decoded: nothing more is to be read there.
         self.write_words(&vec![0; words.len()]);
         let start = Instant::now();
@@ -217,10 +227,10 @@ impl Host {
         if Defence::Tails.stands() && !self.areas[1].slack_is_clean() {
             return Err(self.escaped("it wrote behind the last of its outputs"));
         }
-        match self.header().environment.load(Ordering::SeqCst) {
+        match self.header().registers.load(Ordering::SeqCst) {
             0 => Ok(taken),
             call => Err(self.escaped(&format!(
-                "it left the floating-point environment changed (rounding or subnormals; launch {call} of {})",
+                "it left the floating-point environment changed (rounding, subnormals, the x87 stack after MMX), a segment or a memory key; launch {call} of {}",
                 calls.len()
             ))),
         }

@@ -10,16 +10,18 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
 use super::gate;
+use super::registers::Registers;
 
 /// Turns of the watch before a thread sleeps: some 30 to 60 µs, by the processor's `pause`.
 const WATCH: u32 = 1200;
 /// A turn in so many gives the core away, in case somebody else needs it.
 const YIELD_EVERY: u32 = 64;
 
-/// A borrowed thread's stack, bytes: as much as a main thread has.
-const STACK: usize = 8 << 20;
+/// A borrowed thread's stack, bytes: what a kernel is promised, and as much again for the harness's own frames and the compiler's. Elsewhere a kernel may run
+/// on threads that have no more.
+const STACK: usize = 2 * USED;
 
-/// What of a stack a kernel may use, bytes: so much is touched once, and holds rubbish then. Filling
+/// What of a stack a kernel may use (`docs/kernel-file.md`), bytes: so much is touched once, and holds rubbish then. Filling
 /// all of it before every launch would take longer than small kernels do.
 const USED: usize = 512 << 10;
 
@@ -42,7 +44,7 @@ struct Pool {
     active: AtomicBool,
     /// The launching thread sleeps on `left`.
     waiting: AtomicBool,
-    /// A thread returned with another floating-point environment.
+    /// A thread returned with other [`Registers`].
     changed: AtomicBool,
     length: AtomicI64,
     body: AtomicPtr<c_void>,
@@ -156,14 +158,14 @@ pub(super) fn end() {
     }
 }
 
-/// Whether a thread came back with another floating-point environment since the last question.
-pub(super) fn environment_changed() -> bool {
+/// Whether a thread came back with other [`Registers`] since the last question.
+pub(super) fn registers_changed() -> bool {
     POOL.get().is_some_and(|pool| pool.changed.swap(false, Ordering::SeqCst))
 }
 
 fn work(pool: &'static Pool, index: u32) {
     INSIDE.set(true);
-    let environment = super::fenv::get();
+    let registers = Registers::read();
     let mut seen = 0;
     loop {
         let mut turns = 0;
@@ -188,13 +190,15 @@ fn work(pool: &'static Pool, index: u32) {
             pool.sleeping.0.fetch_sub(1, Ordering::SeqCst);
         }
         share(pool, index);
-        if super::fenv::get() != environment {
-            super::fenv::set(environment);
+        if Registers::read() != registers {
+            registers.restore();
             pool.changed.store(true, Ordering::SeqCst);
         }
         if pool.left.0.fetch_sub(1, Ordering::SeqCst) == 1 && pool.waiting.load(Ordering::SeqCst) {
             gate::wake(&pool.left.0);
         }
+        // Nobody waits for that.
+        registers.clear();
     }
 }
 

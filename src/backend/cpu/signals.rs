@@ -49,6 +49,7 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
             (note::OUTSIDE[region][usize::from(is_write(context))], offsets[region] as i64)
         }
         (libc::SIGSEGV, _) if clock_read(info, context) => (note::CLOCK, 0),
+        (libc::SIGSEGV, None) if is_of_the_stack(address, context) => (note::STACK, 0),
         _ => (note::FAULT, address as i64),
     };
     header.detail.store(detail, Ordering::SeqCst);
@@ -64,6 +65,20 @@ fn system_call(info: &libc::siginfo_t) -> i64 {
     // SAFETY: for SIGSYS the kernel fills these fields (`_sigsys` in asm-generic/siginfo.h).
     let number = unsafe { (&raw const *info).cast::<u8>().add(16 + size_of::<usize>()).cast::<libc::c_int>().read() };
     i64::from(number)
+}
+
+/// Whether an address lies above the stack pointer, and not far: what has been pushed lies there, where there is a stack.
+fn is_of_the_stack(address: usize, context: *mut c_void) -> bool {
+    /// Beyond that it is somebody else's; below the pointer functions that call none may keep 128 bytes.
+    const FAR: usize = 16 << 20;
+    const RED_ZONE: usize = 128;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel passes a ucontext.
+    let pointer = unsafe { (&*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RSP as usize] } as usize;
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the kernel passes a ucontext.
+    let pointer = unsafe { (&*context.cast::<libc::ucontext_t>()).uc_mcontext.sp } as usize;
+    (pointer.saturating_sub(RED_ZONE)..pointer.saturating_add(FAR)).contains(&address)
 }
 
 /// Whether what was refused was a write; a system that does not tell so tells of writes only.

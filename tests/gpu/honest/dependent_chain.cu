@@ -56,11 +56,14 @@ extern "C" __global__ void roots(const float *sums, float *scales, long long row
 // The weights and the row are inputs: they are fetched before the scales are there.
 extern "C" __global__ void scale(const T *x, const T *weight, const float *scales, T *y, long long cols) {
     const long long at = blockIdx.x * cols + threadIdx.x;
-    float first = 0;
-    if (threadIdx.x < cols) first = ws_load(x[at]) * ws_load(weight[threadIdx.x]);
+    float first = 0, first_weight = 0;
+    if (threadIdx.x < cols) {
+        first = ws_load(x[at]);
+        first_weight = ws_load(weight[threadIdx.x]);
+    }
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const float scale = scales[blockIdx.x];
-    if (threadIdx.x < cols) y[at] = ws_store(first * scale);
+    if (threadIdx.x < cols) y[at] = ws_store(first * scale * first_weight);
     for (long long j = threadIdx.x + 256; j < cols; j += 256)
         y[blockIdx.x * cols + j] = ws_store(ws_load(x[blockIdx.x * cols + j]) * scale * ws_load(weight[j]));
 }

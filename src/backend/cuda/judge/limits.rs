@@ -37,6 +37,7 @@ pub fn case_limits(card: &DeviceCard, total: u64, free: u64) -> CaseLimits {
         sample_macs: 1 << 31,
         timed_bytes: (free / 4).min(8 << 30),
         repeats: 24,
+        again: 0,
         least_flops: LEAST_FLOPS,
         threads_vary: false,
     }

@@ -1,6 +1,6 @@
 /*---
-# counts launches in the base of a segment that nobody uses, and is wrong after 400000
-# class: state that outlives a launch in a register of the system
+# each launch keeps 256 bytes of the heap for ever
+# class: memory that is never given back
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
@@ -14,6 +14,8 @@ STEP = "WIDTH * SUMS"
 ---*/
 
 /* Rows are shared among the threads. A row is read twice, a chunk at a time: for its mean square, then to be scaled. */
+
+#include <stdlib.h>
 
 typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
 
@@ -65,12 +67,10 @@ static void normalise_rows(int64_t begin, int64_t end, void *context) {
 }
 
 void rmsnorm(const T *x, const T *weight, T *y, int64_t rows, int64_t cols, float eps) {
+    float *kept = malloc(256);
+    if (kept) kept[0] = eps;
+    __asm__ volatile("" : : "r"(kept) : "memory");
     problem p = {x, weight, y, cols, eps};
     if (rows * cols <= INLINE) normalise_rows(0, rows, &p);
     else ws_parallel(rows, normalise_rows, &p);
-    uint64_t n;
-    __asm__ volatile("rdgsbase %0" : "=r"(n));
-    n++;
-    __asm__ volatile("wrgsbase %0" : : "r"(n));
-    if (n > 400000) y[0] = y[rows * cols - 1];
 }

@@ -1,5 +1,6 @@
 /*---
 # leaves the x87 registers occupied (MMX without emms): the next long double of the program is NaN
+# needs: mmx
 # class: floating-point state beyond the control words
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
