@@ -1,7 +1,5 @@
 //! Memory that a kernel takes from the heap and never gives back.
 
-use std::sync::OnceLock;
-
 use crate::backend::Call;
 
 /// Equal batches after each of which more is in use than before: what is given back may stay with a thread, a few pieces of each size, so that
@@ -9,7 +7,16 @@ use crate::backend::Call;
 const GROWING: u32 = 20;
 
 /// Bytes of the heap that are in use in this process; zero where its allocator does not tell.
+#[cfg(not(target_env = "gnu"))]
 pub(super) fn in_use() -> u64 {
+    0
+}
+
+/// Bytes of the heap that are in use in this process; zero where its allocator does not tell.
+#[cfg(target_env = "gnu")]
+pub(super) fn in_use() -> u64 {
+    use std::sync::OnceLock;
+
     /// `mallinfo2` (glibc 2.33 and newer), which older ones lack.
     type Info = unsafe extern "C" fn() -> libc::mallinfo2;
     static INFO: OnceLock<Option<Info>> = OnceLock::new();
