@@ -275,7 +275,8 @@ fn a_kernel_that_remembers_everything_gains_nothing_by_it() {
     let precision = Some(Precision { margin: 0.5, spread: 0.1, rounds: 1 });
     let task = EvaluationTask { target, precision, ..task("softmax", &edit(honest, MEMO), honest) };
     let verdict = answer::<Evaluation>(Ask::Evaluate(Box::new(task))).verdict;
-    assert_eq!(verdict.status(), "revert", "{verdict:?}");
+    // What it remembers is never given back, for which it may be refused before anything is timed.
+    assert!(["revert", "reject"].contains(&verdict.status()), "{verdict:?}");
 }
 
 #[test]
