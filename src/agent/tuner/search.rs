@@ -119,9 +119,9 @@ impl<'a> Search<'a> {
         let size = self.batch_size();
         if memory.touched() == 0 {
             let mut batch = Vec::new();
-            for idea in self.first_ideas() {
+            for ideas in self.first_ideas() {
                 if batch.len() < size {
-                    batch.extend(self.admit(memory, &idea, &batch));
+                    batch.extend(ideas.iter().find_map(|idea| self.admit(memory, idea, &batch)));
                 }
             }
             if !batch.is_empty() {
@@ -204,8 +204,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// One axis at a time, by half its length away from the end that is nearer: what each axis is worth.
-    fn first_ideas(&self) -> Vec<Idea> {
+    /// One axis at a time, by half its length away from the end that is nearer: what each axis is worth. Of each axis all other places, the
+    /// nearest to that one first, since not every setting is worth trying.
+    fn first_ideas(&self) -> Vec<Vec<Idea>> {
         let here = self.space.point(&self.kernel.values());
         let axes = self.space.axes();
         let mut order = self.stream.permutation(axes.len());
@@ -216,10 +217,16 @@ impl<'a> Search<'a> {
             .map(|axis| {
                 let (at, count) = (here[axis], axes[axis].choices.len());
                 let step = count.div_ceil(2).min(count - 1);
-                let mut point = here.clone();
-                point[axis] =
+                let there =
                     if 2 * at < count - 1 || at == 0 { (at + step).min(count - 1) } else { at.saturating_sub(step) };
-                Idea::Base(point)
+                let mut places: Vec<usize> = (0..count).filter(|place| *place != at).collect();
+                places.sort_by_key(|place| place.abs_diff(there));
+                let moved = |place: usize| {
+                    let mut point = here.clone();
+                    point[axis] = place;
+                    Idea::Base(point)
+                };
+                places.into_iter().map(moved).collect()
             })
             .collect()
     }

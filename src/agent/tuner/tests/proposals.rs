@@ -31,6 +31,18 @@ fn the_first_moves_change_one_tunable_each() {
 }
 
 #[test]
+fn the_first_move_of_a_tunable_goes_as_far_as_it_is_worth_trying() {
+    let world = World::new(&[9, 2], 3);
+    // From the middle of nine half the length leads to the first, 1.
+    let text = world.text(&[4, 0]).replace("[tune]", "tune_where = \"T0 >= 4\"\n[tune]");
+    let (kernel, brief) = (KernelFile::parse(&text).unwrap(), world.brief(&text, 1));
+    let batch = Search::new(&brief, &kernel).batch(&mut Memory::default(), &Vec::new());
+    let moved: Vec<Values> = batch.iter().map(|it| KernelFile::parse(&it.text).unwrap().values()).collect();
+    let first = |values: &Values| (values["T0"], values["T1"]);
+    assert_eq!(moved.iter().map(first).collect::<Vec<_>>(), [(4, 1), (16, 2)]);
+}
+
+#[test]
 fn where_every_screen_fails_the_judge_is_asked_and_in_the_end_nothing_is_left() {
     let world = World { broken: |_| true, ..World::new(&[3, 2], 1) };
     let course = run(&world, &world.text(&[0, 0]), 60);
