@@ -100,9 +100,11 @@ pub(super) fn time<B: Backend>(
         let verdict = Verdict::Revert { speedup, why };
         return Ok(Timed { verdict, timing, vs_user: None, against: None, baselines: Vec::new(), first_block });
     }
+    // Processes elsewhere have buffers of their own, and of tensors of several GB a device does not hold both.
+    let mut rig = Some(rig).filter(|_| bench.elsewhere.is_none());
     let matches: Vec<_> = (1..=CONFIRM_SESSIONS).map(|number| (number, match_up)).collect();
     let told = (Stage::Confirmation, "once more");
-    let confirmed = sessions(bench, Some(&mut rig), target, task.seed, &matches, told)?;
+    let confirmed = sessions(bench, rig.as_mut(), target, task.seed, &matches, told)?;
     // In each of several fresh processes: a host that is busy once is no sign of anything.
     let hidden_us = confirmed.iter().map(|session| session.hidden_us).fold(f64::INFINITY, f64::min);
     if hidden_us > 0.0 {
@@ -127,7 +129,7 @@ pub(super) fn time<B: Backend>(
     let mut timing = summarise(bench, &decision, target, &rooflines, &measured, rounds)?;
     timing.blocks = first.blocks.len() as u32;
     timing.confirmations = decision.session_speedups(&measured);
-    below_floor(bench, &mut rig, match_up, &timing, &rooflines)?;
+    below_floor(bench, rig, match_up, (target, task.seed), &timing, &rooflines)?;
     let (vs_user, against) = match &outcome {
         Outcome::Keep { speedup, .. } => versus_user(bench, task, target, candidate, rounds, speedup.ratio)?,
         _ => (None, None),
@@ -239,11 +241,12 @@ fn first_stage<B: Backend>(
 
 /// A time below the physical floor is never just kept: every rotated output is verified in a fresh process, and a time
 /// that no machine of these ceilings can reach is rejected all the same (docs/how-timing-decides.md,
-/// "Roofline and floor").
+/// "Roofline and floor"). `rig` is what was measured with here, where it is still there.
 fn below_floor<B: Backend>(
     bench: &Bench<'_, B>,
-    rig: &mut Rig<B>,
+    rig: Option<Rig<B>>,
     match_up: MatchUp<'_, B>,
+    (target, seed): (&[TargetShape], u64),
     timing: &Timing,
     floors: &[Roofline],
 ) -> Result<(), Failure> {
@@ -254,6 +257,14 @@ fn below_floor<B: Backend>(
         return Ok(());
     }
     bench.at(Stage::Confirmation, "faster than the floor: every output again");
+    let mut rig = match rig {
+        Some(rig) => rig,
+        None => {
+            let mut rig = Rig::new(bench, target, [match_up.incumbent, match_up.candidate], seed)?;
+            rig.skip_to(CONFIRM_SESSIONS as u32 + 1);
+            rig
+        }
+    };
     let mut pair = rig.start(bench, match_up)?;
     rig.verify_all(bench, &mut pair)?;
     match suspicious(IMPOSSIBLE_SHARE) {
