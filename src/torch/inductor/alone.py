@@ -25,6 +25,43 @@ def config_form(config):
     return {"blocks": dict(config.kwargs), "num_warps": config.num_warps, "num_stages": config.num_stages}
 
 
+# The constant by which a kernel's last loop over what it has read before begins with what it read last: that is in the L2 cache still, where
+# a row as a whole is longer than what the cache holds of all rows that are under way.
+BACKWARDS = "BACKWARDS"
+
+
+def last_over_again(function):
+    """The last loop of a function, where it goes over the range of one before it, and each of its rounds is by itself; none else."""
+    loops = [node for node in function.body if isinstance(node, ast.For)]
+    ranges = [ast.unparse(one.iter) for one in loops]
+    if not loops or ranges[-1] not in ranges[:-1]:
+        return None
+    last = loops[-1]
+    plain = isinstance(last.iter, ast.Call) and dotted(last.iter.func) in ("range", "tl.range") and len(last.iter.args) == 3 and isinstance(last.target, ast.Name)
+    return last if plain and ast.unparse(last.iter.args[0]) == "0" and not carries(last.body) else None
+
+
+def carries(body):
+    """Whether a round of a loop reads a name that the round before has set."""
+    names = lambda node, way: {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, way)}
+    later = set().union(*(names(one, ast.Store) for one in body))
+    for one in body:
+        # What is added to is read, too.
+        read = names(one, ast.Load) | (names(one.target, ast.Store) if isinstance(one, ast.AugAssign) else set())
+        if read & later:
+            return True
+        later -= names(one, ast.Store)
+    return False
+
+
+def may_turn(loop):
+    """Has a loop begin at its end where the constant is 1."""
+    _, end, step = map(ast.unparse, loop.iter.args)
+    name, forward = loop.target.id, f"{loop.target.id}_forward"
+    loop.target = ast.Name(id=forward, ctx=ast.Store())
+    loop.body.insert(0, ast.parse(f"{name} = {forward} + {BACKWARDS} * (({end} - 1) // {step} * {step} - 2 * {forward})").body[0])
+
+
 class Kernel:
     """One kernel: its function, and what it may be launched with."""
 
@@ -50,10 +87,13 @@ class Kernel:
         if lacking or not self.configs:
             raise NoStart(f"no configuration of `{name}` has its {lacking[0] if lacking else 'block sizes'}")
         self.loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(self.function))
+        self.turns = last_over_again(self.function) is not None
 
     def text(self, helpers):
         """The function as a kernel file may have it."""
         function = Alone(helpers, self.name).visit(self.function)
+        if self.turns:
+            may_turn(last_over_again(function))
         body = without_dead(function.body)
         moved = [ast.parse(f"{name} = {name} + {at_name(name)}").body[0] for name in sorted(self.offsets)]
         function.body = moved + body
@@ -61,6 +101,8 @@ class Kernel:
         for one in kept:
             if one.arg in self.fixed:
                 one.annotation = ast.parse("tl.constexpr", mode="eval").body
+        if self.turns:
+            kept.append(ast.arg(arg=BACKWARDS, annotation=ast.parse("tl.constexpr", mode="eval").body))
         kept += [ast.arg(arg=at_name(name), annotation=ast.parse("tl.constexpr", mode="eval").body) for name in sorted(self.offsets)]
         function.args.args = kept
         return ast.unparse(ast.fix_missing_locations(function))

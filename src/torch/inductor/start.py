@@ -212,6 +212,7 @@ def launched(kernel, arguments, own, dtype, plan):
         "constants": fixed,
         "blocks": kernel.blocks,
         "loops": kernel.loops,
+        "turns": kernel.turns,
         "configs": kernel.configs,
         "most": most(kernel.blocks),
     }
