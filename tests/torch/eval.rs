@@ -196,6 +196,20 @@ fn problems_are_timed_without_any_sample_and_what_cannot_be_timed_is_told() {
     }
     let none = warpsmith(folder.path(), &[&asked[..], &["--problems", "7"]].concat());
     assert!(!none.status.success() && text(&none.stderr).contains("has no such problem"), "{none:?}");
+    let named = warpsmith(folder.path(), &[&asked[..], &["--devices", "0,1"]].concat());
+    assert!(!named.status.success() && text(&named.stderr).contains("--devices names GPUs"), "{named:?}");
+}
+
+#[test]
+fn problems_that_gpus_share_are_told_of_with_the_gpu_that_they_are_on() {
+    let Some(_turn) = service() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    // No machine has as many.
+    let asked = ["kernelbench", "--root", FILES, "baselines", "times", "--devices", "98,99", "--modes", "eager"];
+    let made = warpsmith(folder.path(), &asked);
+    let warned = text(&made.stderr);
+    assert!(!made.status.success(), "{made:?}");
+    assert!(warned.contains("GPU 98: ") && warned.contains("GPU 99: "), "{warned}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `warpsmith kernelbench eval`: samples that somebody else made, judged in two columns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -67,6 +69,22 @@ pub(super) struct Timing {
     /// Calls that the benchmark's protocol times
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     perf_trials: u32,
+}
+
+impl Timing {
+    /// The same on a command line.
+    pub(super) fn words(&self) -> Vec<String> {
+        let modes = self.modes.iter().filter_map(|mode| Some(mode.to_possible_value()?.get_name().to_owned()));
+        [
+            ("--modes", modes.collect::<Vec<_>>().join(",")),
+            ("--precision", self.precision.to_string()),
+            ("--calls", self.calls.to_string()),
+            ("--perf-trials", self.perf_trials.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
+    }
 }
 
 /// Numbers of problems: `1-20`, or `3,7,19`.
@@ -249,8 +267,12 @@ pub(super) fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result
     }
 }
 
-/// Changes a file of JSON, so that what was judged before stays.
+/// Changes a file of JSON, so that what was judged before stays, and what another process writes there too.
 fn update<T: DeserializeOwned + Serialize + Default>(path: &Path, change: impl FnOnce(&mut T)) -> anyhow::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // The folder's lock, since the file is another one after each change.
+    let locked = File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
+    let _locked = locked.with_context(|| format!("{} cannot be locked", folder.display()))?;
     let mut all = read(path)?;
     change(&mut all);
     // Written beside it first: a run that is interrupted loses nothing.
