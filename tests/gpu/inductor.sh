@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Inductor's kernels as starting points, on a machine with a GPU: for each problem file, what `init --from-inductor` writes is judged, and the
-# tuner has SECONDS (30) to improve it against the fastest of PyTorch. Prints one table last.
+# tuner has SECONDS_EACH (30) to improve it against the fastest of PyTorch. Prints one table last.
 #
 #   tests/gpu/inductor.sh              problem files of tests/gpu/torch, and some of the benchmark's level 1 where it is there
-#   tests/gpu/inductor.sh 23 36        these problems of the benchmark, beside those of tests/gpu/torch
+#   tests/gpu/inductor.sh 39 38        these problems of the benchmark alone
 #
 # Run from the repository's root, after `cargo build --release`; WARPSMITH names another binary, OUT where logs go (target/gpu-inductor),
 # KERNELBENCH the folder of the benchmark's level 1, WARPSMITH_PYTHON a Python with PyTorch, LIMIT the seconds that all of it may take (180):
@@ -38,7 +38,8 @@ export WARPSMITH_PYTHON=$python
 began=$(date +%s)
 left() { echo $((limit - $(date +%s) + began)); }
 
-problems=(tests/gpu/torch/*.py)
+problems=()
+[ $# -gt 0 ] || problems=(tests/gpu/torch/*.py)
 if [ -n "${KERNELBENCH:-}" ]; then
     for number in "${numbers[@]}"; do
         for file in "$KERNELBENCH/$number"_*.py; do

@@ -196,6 +196,9 @@ fn problems_are_timed_without_any_sample_and_what_cannot_be_timed_is_told() {
     }
     let none = warpsmith(folder.path(), &[&asked[..], &["--problems", "7"]].concat());
     assert!(!none.status.success() && text(&none.stderr).contains("has no such problem"), "{none:?}");
+    let twice = ["kernelbench", "--root", "mine", "baselines", "times", "--devices", "98,99,98"];
+    let twice = warpsmith(folder.path(), &twice);
+    assert!(!twice.status.success() && text(&twice.stderr).contains("names a GPU twice"), "{twice:?}");
     let named = warpsmith(folder.path(), &[&asked[..], &["--devices", "0,1"]].concat());
     assert!(!named.status.success() && text(&named.stderr).contains("--devices names GPUs"), "{named:?}");
 }

@@ -84,6 +84,9 @@ fn on_each(
     if device.device.is_some() || device.backend == Some(BackendName::Cpu) {
         bail!("--devices names GPUs; leave out --device and --backend cpu");
     }
+    if (1..args.devices.len()).any(|at| args.devices[..at].contains(&args.devices[at])) {
+        bail!("--devices names a GPU twice: what is timed there beside other work says nothing");
+    }
     let numbers: Vec<u32> = files.iter().map(|path| number(path)).collect();
     let ended = std::thread::scope(|scope| {
         let shares = shares(&numbers, args.devices.len());
@@ -131,8 +134,12 @@ fn relayed(mut command: Command, name: &str) -> anyhow::Result<bool> {
 /// Calls `each` with every line that is not empty, until there are no more.
 fn lines(from: Option<impl Read>, each: impl Fn(&str)) {
     let Some(from) = from else { return };
-    for line in BufReader::new(from).lines().map_while(Result::ok).filter(|line| !line.trim().is_empty()) {
-        each(&line);
+    // Whatever bytes they are: who is not listened to any more waits for ever.
+    for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        if !line.trim().is_empty() {
+            each(line.trim_end());
+        }
     }
 }
 
