@@ -172,6 +172,7 @@ impl<B: Backend> Bench<'_, B> {
         placing: Placing,
     ) -> Result<B::Arena, Failure> {
         let (inputs, outputs) = sizes.into_iter().fold((0, 0), |(i, o), (a, b)| (i.max(a), o.max(b)));
+        tracing::debug!(inputs, outputs, "memory for tensors");
         Ok(self.backend.arena(inputs, outputs, placing)?)
     }
 

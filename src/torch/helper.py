@@ -127,22 +127,6 @@ def results(value):
     raise Refused("raised", f"it gives {type(value).__name__}, and not a tensor or a tuple of tensors")
 
 
-def in_two_parts(one):
-    """What is left of values of 32 bits in two of bfloat16, which must show."""
-    if one is None or one.dtype != torch.float32:
-        return one if one is None else one.to(torch.float64) if one.is_floating_point() else one.clone()
-    high = one.to(torch.bfloat16).to(torch.float64)
-    return high + (one.to(torch.float64) - high).to(torch.bfloat16).to(torch.float64)
-
-
-def wide(one):
-    return one if one is None else one.to(torch.float64) if one.is_floating_point() else one.clone()
-
-
-def copied(one):
-    return one if one is None else one.clone()
-
-
 def device_of(tensors):
     return next((one.device for _, one in tensors if one is not None), torch.device(DEVICE))
 
@@ -194,6 +178,7 @@ class Judge:
         self.watched = set()
         self.noticed = set()
         self.right = None
+        self.short = False
         self.ways = {}
         self.sweep = None
 
@@ -204,7 +189,7 @@ class Judge:
 
     def where_it_fits(self, tensors, work):
         """Does `work` with these tensors where they are, or on the processor where a GPU's memory is too small."""
-        for _ in range(2):
+        for self.short in (False, True):
             try:
                 return work(tensors)
             except torch.OutOfMemoryError:
@@ -215,6 +200,16 @@ class Judge:
             gc.collect()
             torch.cuda.empty_cache()
         return work([(name, one if one is None else one.cpu()) for name, one in tensors])
+
+    @contextlib.contextmanager
+    def aside(self, results):
+        """Has results in the machine's memory meanwhile, where a GPU's was too small for them and what is worked out beside them."""
+        places = [one.device for one in results]
+        if self.short:
+            results[:] = [one.cpu() for one in results]
+            torch.cuda.empty_cache()
+        yield
+        results[:] = [one.to(place) for one, place in zip(results, places)]
 
     def evaluate(self, request, files):
         """Has every output in float64, and says how far off eager PyTorch is in the types at hand."""
@@ -229,18 +224,20 @@ class Judge:
         answer = {"undefined": any(bool(torch.isnan(part).any()) for one in right for part in one.split(AT_ONCE)), "finite": all(all_finite(one) for _, one in tensors)}
         answer["masked"] = "masked" in self.noticed
         if request["split"]:
-            split = [(name, in_two_parts(one)) for name, one in tensors]
-            split = checked(call(unit_, split, numbers), outputs, unit_.file)
+            with self.aside(right):
+                split = [(name, in_two_parts(one)) for name, one in tensors]
+                split = checked(call(unit_, split, numbers), outputs, unit_.file)
             answer["split"] = [measure(y, r, form) for y, r, form in zip(split, right, outputs)]
             del split
         own = [(name, copied(one)) for name, one in tensors]
         try:
-            eager = call(unit_, own, numbers)
+            with self.aside(right):
+                eager = call(unit_, own, numbers)
+                del own
         except (NotImplementedError, RuntimeError) as error:
             if "not implemented for" in str(error):
                 raise Refused("eager", f"PyTorch cannot compute it in this type here: {str(error).splitlines()[0][:200]}") from None
             raise
-        del own
         eager = checked(eager, outputs, unit_.file, eager=True)
         answer["eager"] = [measure(y, r, form) for y, r, form in zip(eager, right, outputs)]
         self.right = right
@@ -307,25 +304,28 @@ class Judge:
         """How far off answers are that have nothing to do with the inputs, or are one of them."""
         self.right = None
         with Region(request["inputs"], files) as region:
-            first = self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.in_double(request, tensors))
+            guesses = self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.others(request, tensors))
         with Region(request["others"], files) as region:
-            return self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.guessed(request, tensors, first))
+            return self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.guessed(request, tensors, guesses))
 
-    def guessed(self, request, tensors, first):
-        outputs, right = request["outputs"], self.in_double(request, tensors)
-        rounded = lambda one, form: one if form["dtype"] in WHOLE else one.to(TYPES[form["dtype"]])
-        mean = lambda one: torch.nan_to_num(one[torch.isfinite(one)].to(torch.float64).mean())
-        means = [mean(one) if one.numel() else torch.zeros(()) for one in first]
-        pairs = list(zip(right, outputs))
-        guesses = [
-            [torch.zeros_like(one) for one in right],
-            [rounded(torch.full_like(one, float(mean)), form) for (one, form), mean in zip(pairs, means)],
-            [rounded(other, form).to(one.device) for (one, form), other in zip(pairs, first)],
+    def others(self, request, tensors):
+        """Zeros, the mean and the results of these inputs, as an output has them."""
+        results = self.in_double(request, tensors)
+        mean = lambda one: torch.nan_to_num(one[torch.isfinite(one)].mean()) if one.numel() else one.sum()
+        pairs = list(zip(results, request["outputs"]))
+        constant = lambda value, one, form: rounded(value.reshape(1), form).expand(one.numel())
+        return [
+            [constant(torch.zeros_like(one.sum()), one, form) for one, form in pairs],
+            [constant(mean(one.to(torch.float64)), one, form) for one, form in pairs],
+            [rounded(one, form) for one, form in pairs],
         ]
-        for _, one in tensors:
-            if one is not None and one.is_floating_point() and all(r.numel() == one.numel() for r in right):
-                guesses.append([one.reshape(-1)] * len(right))
-        return {"guesses": [[measure(y, r, form) for y, (r, form) in zip(guess, pairs)] for guess in guesses]}
+
+    def guessed(self, request, tensors, guesses):
+        right = self.in_double(request, tensors)
+        copies = [one for _, one in tensors if one is not None and one.is_floating_point() and all(r.numel() == one.numel() for r in right)]
+        guesses = [*guesses, *([one.reshape(-1)] * len(right) for one in copies)]
+        each = lambda guess: zip(guess, right, request["outputs"])
+        return {"guesses": [[measure(y.to(r.device), r, form) for y, r, form in each(guess)] for guess in guesses]}
 
     def draw(self, request, files):
         """Writes what the problem's file draws from a seed."""

@@ -239,3 +239,53 @@ impl Drop for Process {
         let _ = child.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A GPU whose memory is short: the first try finds none, the second one less than is wanted at once.
+    const SHORT: &str = r"
+import torch
+DEVICE, TYPES = 'cuda:0', {'f32': torch.float32}
+judge, tried = Judge(), []
+def work(tensors):
+    tried.append((judge.short, tensors[0][1].tolist()))
+    if len(tried) < LATER:
+        raise torch.OutOfMemoryError
+    results = [torch.ones(2)]
+    with judge.aside(results):
+        pass
+    return results[0].tolist()
+answer = judge.where_it_fits([('x', torch.zeros(1)), ('absent', None)], work)
+halves = in_two_parts(torch.tensor([1.0, 1 / 3, -1e-30, float('nan'), float('inf')]))
+whole = in_two_parts(torch.tensor([7]))
+print(json.dumps([answer, tried, halves[:3].tolist(), halves.isnan().tolist(), whole.tolist()]))
+";
+
+    #[test]
+    fn what_does_not_fit_is_tried_with_results_put_aside_and_then_on_the_processor() {
+        let Some(python) = std::env::var_os(crate::torch::service::PYTHON) else { return };
+        for later in [1, 2, 3] {
+            let source = SOURCE.strip_suffix("\nserve()\n").unwrap();
+            let program = format!("{source}\nLATER = {later}\n{SHORT}");
+            let said = Command::new(&python).args(["-c", &program]).output().unwrap();
+            let (text, errors) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+            if errors.contains("No module named 'torch'") {
+                let _ = writeln!(io::stderr(), "skipped: no PyTorch");
+                return;
+            }
+            let said: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{errors}"));
+            let tries = [false, true, true].map(|short| serde_json::json!([short, [0.0]]));
+            assert_eq!(said[1], serde_json::json!(tries[..later]), "{said}");
+            assert_eq!(said[0], serde_json::json!([1.0, 1.0]), "{said}");
+            // Sixteen bits of 1 / 3, and what is tiny keeps its own.
+            let halves: Vec<f64> = serde_json::from_value(said[2].clone()).unwrap();
+            assert!(halves[0] == 1.0 && (halves[1] * 3.0 - 1.0).abs() < 3e-5 && halves[1] != 1.0 / 3.0, "{halves:?}");
+            assert!((halves[2] / -1e-30 - 1.0).abs() < 1e-4, "{halves:?}");
+            assert_eq!(said[4], serde_json::json!([7]));
+        }
+    }
+}

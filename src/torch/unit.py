@@ -171,3 +171,28 @@ def watching(file):
     return Watch()
 
 
+def in_two_parts(one):
+    """What is left of values of 32 bits in two of bfloat16, which must show."""
+    if one is None or one.dtype != torch.float32:
+        return wide(one)
+    both = one.to(torch.float64)
+    # Some at a time: beside results of several GB there may be no room for what is in between.
+    for some in both.view(-1).split(AT_ONCE):
+        high = some.to(torch.bfloat16).to(torch.float64)
+        some.sub_(high).copy_(some.to(torch.bfloat16)).add_(high)
+    return both
+
+
+def wide(one):
+    return one if one is None else one.to(torch.float64) if one.is_floating_point() else one.clone()
+
+
+def rounded(one, form):
+    """Results as an output of this form has them."""
+    return one.to(TYPES[form["dtype"]])
+
+
+def copied(one):
+    return one if one is None else one.clone()
+
+

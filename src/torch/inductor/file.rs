@@ -162,7 +162,7 @@ impl Launched {
             let most = self.most.get(block).copied().unwrap_or(1024).min(whole(numel));
             constexprs.push(format!("{block} = \"{name}\""));
             let further =
-                if self.loops && block.starts_with('R') { self.in_few_steps(value, most) } else { Vec::new() };
+                if self.loops && block.starts_with('R') { self.larger_slices(value, most) } else { Vec::new() };
             tuned.push(Tuned { name, value, choices: around(all().filter_map(of).chain(further), value, 1, most) });
         }
         if self.turns {
@@ -197,10 +197,10 @@ impl Launched {
         ))
     }
 
-    /// Slices of a reduction that are larger than `value`, as far as a block's threads can hold one. Inductor tries 2048 to 8192 at a time;
+    /// `value` and the slices of a reduction that are larger, as far as a block's threads can hold one. Inductor tries 2048 to 8192 at a time;
     /// where what was summed is read once more, few large slices leave fewer rows between the two readings than the L2 holds
     /// (KernelBench's L2 norm of 65535 columns on an H200: 7.6 ms as Inductor's timing chooses, 5.8 in slices of 16384 with 32 warps).
-    fn in_few_steps(&self, value: i64, most: i64) -> Vec<i64> {
+    fn larger_slices(&self, value: i64, most: i64) -> Vec<i64> {
         let held = most.min(MOST_A_THREAD * 32 * MOST_WARPS);
         std::iter::successors(Some(value), |size| size.checked_mul(2)).take_while(|size| *size <= held).collect()
     }

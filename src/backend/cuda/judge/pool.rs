@@ -5,8 +5,9 @@ use std::ops::RangeInclusive;
 
 use super::super::driver::{CudaError, Gpu, Physical};
 
-/// No more than this is kept, bytes.
-const MOST_KEPT: usize = 16 << 30;
+/// No more than this is kept, bytes: where tensors have several GB, PyTorch, which evaluates in double precision beside them, wants the
+/// rest, and a piece of that size is soon made again beside what a launch on it takes.
+const MOST_KEPT: usize = 4 << 30;
 /// In no more pieces.
 const PIECES: usize = 8;
 
