@@ -6,6 +6,13 @@
 #include <stdint.h>
 #include <stddef.h>
 
+#if defined(__x86_64__)
+#define RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define RELAX() __asm__ volatile("yield")
+#else
+#define RELAX() ((void)0)
+#endif
 #define EXPORT __attribute__((visibility("default")))
 #define MOST 256
 #define WATCH 2000 /* turns that an idle thread looks for work before it sleeps: some 50 us */
@@ -49,7 +56,7 @@ static void *work(void *unused) {
     (void)unused;
     uint64_t seen = 0;
     for (;;) {
-        for (int i = 0; i < WATCH && atomic_load_explicit(&generation, memory_order_acquire) == seen; i++) __builtin_ia32_pause();
+        for (int i = 0; i < WATCH && atomic_load_explicit(&generation, memory_order_acquire) == seen; i++) RELAX();
         pthread_mutex_lock(&lock);
         while (atomic_load(&generation) == seen) pthread_cond_wait(&begun, &lock);
         seen = atomic_load(&generation);

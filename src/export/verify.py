@@ -136,13 +136,20 @@ def nan_places(results):
     return [one.isnan() if one.is_floating_point() or one.is_complex() else None for one in results]
 
 
+def original_of(model):
+    """A patched model as it was."""
+    patched = vars(model).get("_warpsmith")
+    # What packages of before have there.
+    return getattr(model, "_warpsmith_forward", model) if patched is None else patched.original(model)
+
+
 def check_nan(name, call, model, arguments, kept, wanted=None):
     """Whether a NaN ends where it does eagerly, or in the `wanted` places; and where it ended."""
     changed, where, back = with_nan(model, arguments)
     if changed is None:
         return {"way": name, "where": "", "wrong": None}, None
     # A patched model would be held against itself.
-    wanted = wanted or nan_places(kept.results(getattr(model, "_warpsmith_forward", model), changed))
+    wanted = wanted or nan_places(kept.results(original_of(model), changed))
     given = nan_places(kept.results(call, changed))
     back()
     kept.back()
@@ -157,7 +164,8 @@ def errors_of(found):
 
 def prepared(request):
     """The model, its state, some inputs, and what it gives for each: eagerly, and in double precision."""
-    torch.set_num_threads(request["threads"])
+    # As its users have it: by itself PyTorch takes a thread a physical core, or as many as $OMP_NUM_THREADS says.
+    torch.set_num_threads(min(request["threads"], torch.get_num_threads()))
     model, draw = load(request["folder"], request["device"], request["dtype"], request["seed"], request["load"])
     draws = [draw(request["seed"] + at) for at in range(request["draws"])]
     kept = Kept(model)

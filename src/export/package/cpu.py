@@ -24,13 +24,13 @@ def check_processor():
         raise Unusable(f"the kernels were built for {PLANS['device']}, and this processor has no {', '.join(missing[:4])}")
 
 
-_threads = None
+_threads, _count = None, 0
 _lock = threading.Lock()
 
 
 def prepare():
     """`ws_parallel`, over the threads of PyTorch's own OpenMP where it has one."""
-    global _threads
+    global _threads, _count
     with _lock:
         if _threads is None:
             path = read(PLANS["threads"])
@@ -38,7 +38,8 @@ def prepare():
             library.ws_threads.argtypes = [ctypes.c_int, ctypes.c_void_p]
             library.ws_threads.restype = None
             _threads = library
-        _threads.ws_threads(torch.get_num_threads(), openmp())
+        _count = torch.get_num_threads()
+        _threads.ws_threads(_count, openmp())
         return _threads
 
 
@@ -96,6 +97,9 @@ class Code:
     def run(self, device, stream, addresses, zeroed, look, tensors):
         if look:
             look(tensors)
+        if torch.get_num_threads() != _count:
+            # As in a forked loader of data, where those of before are gone.
+            prepare()
         for address, size in zeroed:
             ctypes.memset(address, 0, size)
         self.entry(self.addresses(*addresses), None, None)

@@ -11,6 +11,8 @@ from .plans import PLANS, Unusable, read
 COOPERATIVE, CLUSTER, DEPENDENT = 2, 4, 6
 MOST_SHARED, LARGE_CLUSTERS = 8, 14
 PORTABLE_CLUSTER = 8
+# CUDA_ERROR_OUT_OF_MEMORY
+OUT_OF_MEMORY = 2
 L2_PROMOTION_128B = 2
 BUFFER = ctypes.sizeof(ctypes.c_uint64)
 MAP, MAP_ALIGNMENT = 128, 64
@@ -196,7 +198,7 @@ class Code:
         try:
             for launch in launches:
                 launch(addresses, stream)
-        except RuntimeError:
+        except BaseException:
             # What the last launch would have left as zeros.
             for (place, _), slots in list(self.slots.items()):
                 if place == index:
@@ -220,7 +222,16 @@ class Slots:
 
     def __init__(self, size, most):
         count, at = max(1, min(most, SLOTS_BYTES // size)), ctypes.c_uint64()
-        check(driver().cuMemAlloc_v2(ctypes.byref(at), count * size), "allocating scratch")
+        result = driver().cuMemAlloc_v2(ctypes.byref(at), count * size)
+        if result == OUT_OF_MEMORY:
+            # PyTorch may keep what nobody uses.
+            torch.cuda.empty_cache()
+            result = driver().cuMemAlloc_v2(ctypes.byref(at), count * size)
+        if result == OUT_OF_MEMORY:
+            # Each call then has memory of PyTorch's, and clears it.
+            self.free, self.places = iter(()), {}
+            return
+        check(result, "allocating scratch")
         check(driver().cuMemsetD8_v2(at, 0, count * size), "clearing it")
         # Whatever stream they are used on.
         check(driver().cuCtxSynchronize(), "clearing it")

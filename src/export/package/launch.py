@@ -1,8 +1,9 @@
-"""A kernel on tensors: what it was judged for is looked at on every call, and nothing is copied."""
+"""A kernel on tensors: what it was judged for is looked at on every call, and nothing is copied but what begins where no buffer of
+the judge's would."""
 
 import torch
 
-from .plans import PLANS
+from .plans import PLANS, say
 
 if "capability" in PLANS:
     from .cuda import Code, empty
@@ -82,9 +83,10 @@ class Kernel:
             with torch.cuda.device(device):
                 return self.call(tensors, look)
         addresses = [one.data_ptr() for one in tensors]
-        for address in addresses:
+        for at, address in enumerate(addresses):
             if address % code.alignment:
                 # The judge's buffers are aligned, and a slice may begin anywhere.
+                say(f"{self.name}: argument {at} does not begin at a multiple of {code.alignment} bytes, so that every call copies it")
                 tensors = [self.aligned(one) for one in tensors]
                 addresses = [one.data_ptr() for one in tensors]
                 break

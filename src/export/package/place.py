@@ -1,7 +1,8 @@
 """Puts kernels in the place of the regions that they were judged for."""
 
+import copy
 import operator
-import sys
+import types
 from functools import partial
 from typing import NamedTuple
 
@@ -11,21 +12,16 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from . import direct, regions
 from .launch import ready
 from .operators import LOADED, UNUSABLE, operator_of
-from .plans import KERNELS, NAME, TORCH, VERSION
+from .plans import KERNELS, NAME, TORCH, VERSION, say
+
+# Graphs that one function may have: one for each form of its inputs.
+GRAPHS = 64
 
 _before = None
 # What `enable` was asked for.
 _asked = None
-_said = set()
 _placed = {}
 _graphs = 0
-
-
-def say(text):
-    """To standard error, once."""
-    if text not in _said:
-        _said.add(text)
-        print(f"{NAME}: {text}", file=sys.stderr, flush=True)
 
 
 def training():
@@ -223,9 +219,11 @@ def enable(only=None, unjudged=False):
     ready()
     direct.prepare()
     dynamo = torch._dynamo.config
-    _before = (dynamo.automatic_dynamic_shapes, config.shape_padding)
+    _before = (dynamo.automatic_dynamic_shapes, dynamo.recompile_limit, config.shape_padding)
     # A second shape would else make one dynamic graph for both, in which no kernel has a place.
     dynamo.automatic_dynamic_shapes = False
+    # So each shape has a graph of its own, and behind the limit nothing is compiled any more.
+    dynamo.recompile_limit = max(dynamo.recompile_limit, GRAPHS)
     # Pads products after a measurement: the graph would differ from run to run.
     config.shape_padding = False
     config.post_grad_custom_post_pass = Pass(asked)
@@ -240,7 +238,8 @@ def disable():
 
     if _before is None:
         return
-    torch._dynamo.config.automatic_dynamic_shapes, config.shape_padding = _before
+    dynamo = torch._dynamo.config
+    dynamo.automatic_dynamic_shapes, dynamo.recompile_limit, config.shape_padding = _before
     config.post_grad_custom_post_pass = None
     _before = _asked = None
     torch._dynamo.reset()
@@ -254,23 +253,48 @@ def patch(model, only=None, unjudged=False):
     """The model with the kernels in it (those that `enable` would place) and without torch.compile: its graphs are run by
     PyTorch operator by operator, those with a kernel's place in them as Inductor would cut them, all others as they were written."""
     asked = asked_for(only, unjudged)
-    if hasattr(model, "_warpsmith_forward"):
-        if model._warpsmith_asked == asked:
+    before = patched_by_us(model)
+    if before is not None:
+        if before.asked == asked:
             return model
         unpatch(model)
     ready()
-    original = model.forward
-    compiled = torch.compile(original, backend=backend if asked == ALL else partial(backend, asked=asked), dynamic=False)
-
-    def forward(*arguments, **named):
-        if torch.is_grad_enabled() and (any(one.requires_grad for one in model.parameters()) or any_grad(arguments) or any_grad(named)):
-            say("patched models take the original way where gradients are wanted; torch.no_grad() or torch.inference_mode() avoids that")
-            return original(*arguments, **named)
-        return compiled(*arguments, **named)
-
-    model._warpsmith_forward, model._warpsmith_asked = original, asked
-    model.forward = forward
+    model._warpsmith = Patched(vars(model).get("forward"), asked)
+    model.forward = types.MethodType(forward, model)
     return model
+
+
+class Patched:
+    """What a model had for its `forward`, if that was an attribute of its own, and what was asked for. A copy of the model compiles its own."""
+
+    def __init__(self, forward, asked):
+        self.package, self.forward, self.asked, self.compiled = NAME, forward, asked, None
+
+    def original(self, model):
+        return type(model).forward.__get__(model) if self.forward is None else self.forward
+
+    def __deepcopy__(self, known):
+        return Patched(copy.deepcopy(self.forward, known), self.asked)
+
+
+def forward(model, *arguments, **named):
+    """What a patched model calls."""
+    patched = model._warpsmith
+    if torch.is_grad_enabled() and (any(one.requires_grad for one in model.parameters()) or any_grad(arguments) or any_grad(named)):
+        say("patched models take the original way where gradients are wanted; torch.no_grad() or torch.inference_mode() avoids that")
+        return patched.original(model)(*arguments, **named)
+    if patched.compiled is None:
+        ours = backend if patched.asked == ALL else partial(backend, asked=patched.asked)
+        patched.compiled = torch.compile(patched.original(model), backend=ours, dynamic=False)
+    return patched.compiled(*arguments, **named)
+
+
+def patched_by_us(model):
+    """What `patch` left, if it did; no two packages have their kernels in one model."""
+    before = vars(model).get("_warpsmith")
+    if before is not None and before.package != NAME:
+        raise RuntimeError(f"{NAME}: this model is patched by {before.package}; unpatch it there first")
+    return before
 
 
 def any_grad(arguments):
@@ -281,10 +305,17 @@ def any_grad(arguments):
 
 def unpatch(model):
     """Takes `patch` back."""
-    if hasattr(model, "_warpsmith_forward"):
-        del model.forward
-        del model._warpsmith_forward, model._warpsmith_asked
+    before = patched_by_us(model)
+    if before is not None:
+        del model._warpsmith, model.forward
+        if before.forward is not None:
+            model.forward = before.forward
     return model
+
+
+def converted(one, dtype):
+    """`prims.convert_element_type`, which always makes a tensor. Called by itself that takes a hundred times what the conversion does, since it is written in Python, for compilers."""
+    return one.to(dtype, copy=True)
 
 
 def backend(gm, inputs, asked=ALL):
@@ -294,8 +325,7 @@ def backend(gm, inputs, asked=ALL):
 
     placed = []
     functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()}
-    # Written in Python, for compilers: called by itself it takes a hundred times what the conversion does.
-    functions[torch.ops.prims.convert_element_type.default] = torch.Tensor.to
+    functions[torch.ops.prims.convert_element_type.default] = converted
 
     def inner(lowered, values, **options):
         compile_fx.view_to_reshape(lowered)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -28,3 +29,12 @@ def read(file):
     if found != file["sha256"]:
         raise Unusable(f"{file['path']} is not the file that was exported: its digest differs from plans.json")
     return full
+
+_said = set()
+
+
+def say(text):
+    """To standard error, once."""
+    if text not in _said:
+        _said.add(text)
+        print(f"{NAME}: {text}", file=sys.stderr, flush=True)
