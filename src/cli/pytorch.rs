@@ -96,7 +96,7 @@ pub(super) fn look(wanted: &Look<'_>, tell: &mut dyn FnMut(&str)) -> anyhow::Res
     })
 }
 
-/// Threads for PyTorch: one for each core that this process may use.
+/// Threads that PyTorch may have at most: one for each core that this process may use.
 pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -147,16 +147,42 @@ impl Compiled {
         holders.map(|region| region.name.clone()).collect()
     }
 
-    /// Time of the calls of a region that are in no joined one that is faster, µs.
+    /// Time of the calls of a region that are in no joined one that is faster, µs; of one that is faster, of those that no larger one has.
     fn left_us(&self, region: &Region, gained: &BTreeMap<String, f64>) -> f64 {
-        let is_faster = |whole: &&Region| {
-            whole.kind == Kind::Joined && gained.get(&whole.name).is_some_and(|speedup| *speedup > 1.0)
+        let (shares, left) = self.shares(gained);
+        let share = match shares.get(region.name.as_str()) {
+            Some(share) => *share,
+            None => left.get(region.key.as_str()).map_or(1.0, |calls| calls / f64::from(region.calls.max(1))),
         };
-        let calls_in =
-            |whole: &Region| whole.parts.iter().filter(|key| **key == region.key).count() as u32 * whole.calls;
-        let elsewhere: u32 = self.captured.regions.iter().filter(is_faster).map(calls_in).sum();
-        let calls = region.calls.max(1);
-        self.us_of(region) * f64::from(calls.saturating_sub(elsewhere)) / f64::from(calls)
+        self.us_of(region) * share
+    }
+
+    /// Of each joined region that is faster the share of its calls that it gets: where two have a part in common, the one of more parts has it, as
+    /// where a package places them. And the calls of each other region, by its key, that are in none of them.
+    fn shares(&self, gained: &BTreeMap<String, f64>) -> (BTreeMap<&str, f64>, BTreeMap<&str, f64>) {
+        let (joined, others): (Vec<&Region>, Vec<&Region>) =
+            self.captured.regions.iter().partition(|region| region.kind == Kind::Joined);
+        let mut left: BTreeMap<&str, f64> =
+            others.iter().map(|region| (region.key.as_str(), f64::from(region.calls))).collect();
+        let is_faster = |whole: &&Region| gained.get(&whole.name).is_some_and(|speedup| *speedup > 1.0);
+        let mut wholes: Vec<&Region> = joined.into_iter().filter(is_faster).collect();
+        wholes.sort_by_key(|whole| std::cmp::Reverse(whole.parts.len()));
+        let mut shares = BTreeMap::new();
+        for whole in wholes {
+            let mut wanted: BTreeMap<&str, f64> = BTreeMap::new();
+            for key in &whole.parts {
+                *wanted.entry(key).or_default() += f64::from(whole.calls);
+            }
+            let of = |(key, calls): (&&str, &f64)| left.get(key).map_or(1.0, |left| (left / calls).clamp(0.0, 1.0));
+            let share = wanted.iter().map(of).fold(1.0, f64::min);
+            for (key, calls) in wanted {
+                if let Some(left) = left.get_mut(key) {
+                    *left = (*left - calls * share).max(0.0);
+                }
+            }
+            shares.insert(whole.name.as_str(), share);
+        }
+        (shares, left)
     }
 
     /// What [`Compiled::device_us`] becomes with what was `gained` installed, µs.
@@ -404,6 +430,13 @@ pub(crate) mod tests {
             near(us("norm", &gained(&[("mm_norm", 2.0)])), 15.0) && near(us("mm", &gained(&[("mm_norm", 2.0)])), 0.0)
         );
         assert!(near(us("norm", &gained(&[("mm_norm", 0.9)])), 30.0), "what is slower is not there");
+        // A larger whole with the same product leaves nothing to the smaller one.
+        let mut larger = sample();
+        let own = larger.region("mm_norm").unwrap().clone();
+        let parts = [own.parts.clone(), vec![own.parts[0].clone()]].concat();
+        larger.captured.regions.push(Region { name: "mm_norm_mm".into(), key: "larger".into(), parts, ..own });
+        let both = gained(&[("mm_norm", 2.0), ("mm_norm_mm", 2.0)]);
+        assert!(near(larger.predict(&both), larger.predict(&gained(&[("mm_norm_mm", 2.0)]))));
     }
 
     #[test]

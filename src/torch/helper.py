@@ -138,14 +138,22 @@ def call(unit_, tensors, numbers):
         return [one.to(device) for one in unit_.call(tensors, numbers)]
 
 
+def allow_less(allowed):
+    """Whether libraries may round more than they must where PyTorch lets them by itself."""
+    torch.backends.cudnn.allow_tf32 = allowed
+    if DEVICE != "cpu":
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = allowed
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = allowed
+
+
 @contextlib.contextmanager
 def as_it_comes():
-    """PyTorch as its users have it, who are not asked whether convolutions may be in tf32."""
-    torch.backends.cudnn.allow_tf32 = True
+    """PyTorch as its users have it, who are not asked whether convolutions may be in tf32, or products of 16 bits added up in 16."""
+    allow_less(True)
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = False
+        allow_less(False)
 
 
 def checked(values, outputs, file, eager=False):
@@ -393,8 +401,7 @@ def choose(wanted):
             torch.cuda.set_device(number)
             torch.zeros(1, device=DEVICE)
             LIBCUDA = ctypes.CDLL("libcuda.so.1")
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+            allow_less(False)
             return properties.name
     raise Refused("torch", f"PyTorch of {sys.executable} does not see the GPU {wanted} on which kernels are judged")
 
@@ -428,7 +435,7 @@ def serve():
     warnings.simplefilter("ignore")
     torch.set_num_threads(max(1, setup["threads"]))
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    allow_less(False)
     try:
         gpu = choose(setup["gpu"])
     except Exception as error:

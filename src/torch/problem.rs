@@ -126,6 +126,9 @@ fn unlike(described: &Described) -> Option<String> {
             (Some("T"), Some(Figures { zeros, count, min, max, .. })) if *count > 64 && *zeros > 0.02 && min < max => {
                 return Some(format!("{:.0} % of `{name}` are zeros, which a draw would lose", 100.0 * zeros));
             }
+            (Some("i64"), Some(Figures { min, max, .. })) if min == max => {
+                return Some(format!("`{name}` is {min} everywhere, and which other values it may have nobody knows"));
+            }
             (Some("T" | "i64"), _) => {}
             _ => return Some(format!("`{name}` is a tensor of {dtype}, and regions take floating-point and int64")),
         }

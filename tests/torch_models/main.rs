@@ -283,8 +283,23 @@ try:
     unknown = ''
 except ValueError as error:
     unknown = str(error)
+import copy
+my_kernels.unpatch(net)
+net.forward = own = lambda given: type(net).forward(net, given)
+my_kernels.unpatch(my_kernels.patch(net))
+kept = net.forward is own
+del net.forward
+twin = copy.deepcopy(my_kernels.patch(net))
+with torch.no_grad():
+    net(x)
+    for weight in twin.parameters():
+        weight.mul_(0.5)
+    before = sum(my_kernels.status()['called'].values())
+    halved = twin(x)
+    by_kernels = sum(my_kernels.status()['called'].values()) > before
+    twin_off, far = off(halved, my_kernels.unpatch(twin)(x)), off(halved, want)
 print(json.dumps(dict(first=first, other=other, calls=calls, with_grad=with_grad, same=same, ended=ended, left=left, alone=alone,
-    unknown=unknown)))
+    unknown=unknown, kept=kept, by_kernels=by_kernels, twin=twin_off, far=far)))
 "
     ));
     let number = |name: &str| seen[name].as_f64().unwrap();
@@ -294,6 +309,9 @@ print(json.dumps(dict(first=first, other=other, calls=calls, with_grad=with_grad
     assert_eq!(seen["alone"], true, "{seen}");
     assert!(seen["unknown"].as_str().unwrap().contains("has no kernel nobody"), "{seen}");
     assert!(said.contains("where gradients are wanted"), "{said}");
+    assert_eq!(seen["kept"], true, "a model's own `forward` comes back: {seen}");
+    assert_eq!(seen["by_kernels"], true, "{seen}");
+    assert!(number("twin") < 1e-4 && number("far") > 1e-2, "a copy computes with its own weights: {seen}");
 }
 
 fn a_changed_file_is_never_run(place: &Place) {

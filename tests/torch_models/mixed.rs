@@ -49,3 +49,59 @@ print(json.dumps(dict(same=same)))
     assert_eq!(seen["same"], serde_json::json!([true, true, true]), "{seen}");
     assert!(said.contains("dynamic shapes"), "{said}");
 }
+
+const REPEATED: &str = r#"
+import collections, torch
+from torch import nn
+from torch.nn import functional as F
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(64, 64, bias=False)
+
+    def forward(self, x):
+        if x.sum() > 1e9:
+            return x
+        return x * torch.sigmoid(self.up(x))
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(64, 64, bias=False)
+        self.register_buffer("cache", torch.zeros(512, 64))
+
+    def forward(self, x):
+        self.cache[3:4] = F.gelu(x[:1]) * 2
+        return self.out(F.relu(x)) + self.cache[:32]
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.last = nn.ModuleList(Block() for _ in range(3)), Last()
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+def get_inputs():
+    return collections.UserDict(x=torch.randn(32, 64))
+"#;
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_graph_that_runs_for_each_block_counts_for_each_and_what_is_no_target_says_why() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("model/model.py"), REPEATED).unwrap();
+    let profile: Value = serde_json::from_str(&place.said(&["profile", "model", "--json"])).unwrap();
+    let captured = &profile["captured"];
+    let regions = captured["regions"].as_array().unwrap();
+    let in_blocks = |it: &&Value| it["lines"].to_string().contains("self.up(x)");
+    let calls: Vec<_> = regions.iter().filter(in_blocks).map(|it| it["calls"].as_u64().unwrap()).collect();
+    assert!(!calls.is_empty() && calls.iter().all(|calls| *calls == 3), "{calls:?} of {captured}");
+    let why = |word: &str| regions.iter().any(|it| it["why_not"].as_str().is_some_and(|why| why.contains(word)));
+    assert!(why("in place, such as a cache"), "{captured}");
+    assert!(why("are zeros, which a draw would lose"), "{captured}");
+    assert!(captured["notes"].to_string().contains("last.cache; the next one begins with that"), "{captured}");
+}

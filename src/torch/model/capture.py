@@ -23,6 +23,8 @@ class Captured:
 
     def __init__(self, gm):
         self.gm = gm
+        # Times that it ran in the pass.
+        self.runs = 0
         self.seen, self.whole = {}, {}
         self.roots = {}
 
@@ -59,6 +61,8 @@ def capture(model, arguments):
         def run(values):
             mine = list(values)
             values.clear()
+            # Blocks that are alike share one graph where dynamo stops in each.
+            captured.runs += 1
             captured.roots = dict(zip((node for node in captured.gm.graph.nodes if node.op == "placeholder"), mine))
             result = Recorder(captured).run(*mine)
             return list(result) if isinstance(result, tuple) else result
@@ -86,7 +90,8 @@ class Recorder(torch.fx.Interpreter):
     def __init__(self, captured):
         super().__init__(captured.gm, garbage_collect_values=True)
         self.captured = captured
-        _, _, _ = captured.cut = cut(captured.gm)
+        if not hasattr(captured, "cut"):
+            captured.cut = cut(captured.gm)
         regions = [region for part in captured.cut for region in part]
         self.wanted = {node for region in regions for node in region.inputs}
 
@@ -158,6 +163,8 @@ def described(captured, region, parameters):
         row["inputs"], row["outputs"] = [[tensor_form(value) for value in side] for side in sides]
         if not region.outputs:
             raise Unwritable("nobody reads what it gives")
+        if any(written_over(node) is not None for node in region.outputs):
+            raise Unwritable("it changes a tensor in place, such as a cache, and a kernel writes tensors of its own")
         if not region.inputs:
             raise Unwritable("it takes no tensor: what it gives is always the same")
         floating = {value.dtype for side in sides for value in side if value.is_floating_point()}
@@ -259,13 +266,23 @@ def breaks(model, arguments):
 
 def profile(request):
     device, seconds = request["device"], request["seconds"]
-    torch.set_num_threads(request["threads"])
+    # As its users have it: by itself PyTorch takes a thread a physical core, or as many as $OMP_NUM_THREADS says.
+    torch.set_num_threads(min(request["threads"], torch.get_num_threads()))
     model, draw = load(request["folder"], device, request["dtype"], request["seed"], request["load"])
     arguments = draw(request["seed"])
     notes, answer = [], {}
     tell("running it eagerly")
+    changing = [*model.named_buffers(), *((f"input {at}", one) for at, one in enumerate(tensors_of(arguments)))]
+    versions = [(name, one, one._version) for name, one in changing if not one.is_inference()]
     with torch.no_grad():
         results = tensors_of(model(*arguments))
+    if changed := [name for name, one, version in versions if one._version != version]:
+        notes.append(f"every pass changes {', '.join(changed[:4])}{' and others' if len(changed) > 4 else ''}; the next one begins with that")
+    if torch.device(device).type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+        notes.append(
+            "this model lets PyTorch round products of single precision (torch.set_float32_matmul_precision); kernels are judged, and what they must beat is "
+            "timed, without that, so that gains in such products may not be gains here"
+        )
     fresh_us, fresh_compile_s = timed_first(model, arguments, device, seconds)
     parameters = {}
     for name, one in (*model.named_parameters(), *model.named_buffers()):
@@ -297,7 +314,7 @@ def profile(request):
                     ones[key] = region
                     whole[key] = [captured.whole.get(node) for node in region.inputs]
                 row = rows[key]
-                row["calls"] += 1
+                row["calls"] += max(1, captured.runs)
                 for module in (module_of_node(node) for node in region.nodes if not is_moved(node)):
                     if module and module not in row["modules"]:
                         row["modules"].append(module)

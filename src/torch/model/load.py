@@ -3,6 +3,7 @@
 import os
 import sys
 import types
+from collections.abc import Mapping
 
 import torch
 
@@ -91,7 +92,8 @@ def of_file(file):
 def called(model, draw, first=None):
     """A model that takes what `draw` gives as a list: a list or tuple, one tensor, or a dictionary by its names."""
     first = draw() if first is None else first
-    if isinstance(first, dict):
+    # What a tokenizer gives is a mapping, and no dictionary.
+    if isinstance(first, Mapping):
         names = list(first)
         return Named(model, names), lambda: list(map(draw().__getitem__, names))
     return model, lambda: listed(draw())

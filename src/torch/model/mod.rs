@@ -62,7 +62,7 @@ pub struct Request<'a> {
     pub seed: u64,
     /// Seconds that the whole pass is timed in each way; each region takes half a second at most.
     pub seconds: f64,
-    /// Threads that PyTorch computes with.
+    /// Threads that PyTorch may compute with at most.
     pub threads: usize,
     /// Whether `torch.compile(mode="max-autotune")` is timed as well, which may take minutes.
     pub max_autotune: bool,
@@ -173,6 +173,18 @@ impl Region {
         problem.map(|problem| problem.source).map_err(|error| error.to_string())
     }
 
+    /// Why no kernel can be judged for it, whatever there is to beat.
+    fn refusal(&self) -> Option<String> {
+        match (&self.why_not, self.element()) {
+            (Some(why), _) => Some(why.clone()),
+            (None, Some(_)) => self.operation(Bar::Compiled).err(),
+            (None, None) => {
+                let kind = self.dtype.as_deref().unwrap_or("no floating-point type");
+                Some(format!("its tensors are of {kind}; kernels are for float32, float16 and bfloat16"))
+            }
+        }
+    }
+
     /// The type in which a kernel is timed.
     #[must_use]
     pub fn element(&self) -> Option<Dtype> {
@@ -267,7 +279,12 @@ pub fn capture(python: &Python, request: &Request<'_>, tell: &mut dyn FnMut(&str
     let text = serde_json::to_value(request).map_err(|error| TorchError::Talk(error.to_string()))?;
     let answer = ask(python, CAPTURE, text, tell)?;
     match serde_json::from_str(&answer) {
-        Ok(Answer::Captured(captured)) => Ok(*captured),
+        Ok(Answer::Captured(mut captured)) => {
+            for region in &mut captured.regions {
+                region.why_not = region.refusal();
+            }
+            Ok(*captured)
+        }
         Ok(Answer::Refused { error }) => Err(TorchError::Code(error)),
         Err(error) => Err(TorchError::Talk(error.to_string())),
     }

@@ -26,20 +26,25 @@ def alone(region, whole, device):
         for _ in range(1, min(wanted, MOST_COPIES) if size >= LEAST_COPIED else 1):
             copies.append([like(node, whole[at], device) if at in weights else place for at, (node, place) in enumerate(zip(region.inputs, places))])
 
-    call = graph_of(region)
+    call = graph_of(region, in_place=True)
     if region.kind == "fusible":
         call = torch.compile(call, dynamic=False, fullgraph=True)
     return lambda number=0: call(*copies[number % len(copies)]), len(copies)
 
 
-def graph_of(region):
-    """It as a module of its own: dynamo does not look into what walks over nodes."""
+def graph_of(region, in_place=False):
+    """It as a module of its own: dynamo does not look into what walks over nodes. What the pass writes over what the region reads, as a step does with a cache, is
+    written there where `in_place` says so, and not given: torch.compile writes no more than what is new then."""
     graph, known = torch.fx.Graph(), {}
     for at, node in enumerate(region.inputs):
         known[node] = graph.placeholder(f"x{at}")
     for node in region.nodes:
         known[node] = graph.node_copy(node, known.__getitem__)
-    graph.output(tuple(known[node] for node in region.outputs))
+    over = {node: written_over(node) for node in region.outputs} if in_place else {}
+    over = {node: place for node, place in over.items() if place in known}
+    for node, place in over.items():
+        graph.call_function(torch.ops.aten.copy_.default, (known[place], known[node]))
+    graph.output(tuple(known[node] for node in region.outputs if node not in over))
     return torch.fx.GraphModule({}, graph)
 
 

@@ -88,7 +88,23 @@ def canonical(region, sizes):
 
 
 def form(value):
-    return f"{value.dtype} {list(map(int, value.shape))} {list(map(int, value.stride()))} {value.device.type}"
+    return f"{value.dtype} {list(map(size_of, value.shape))} {list(map(size_of, value.stride()))} {value.device.type}"
+
+
+def size_of(size):
+    """A size that the graph is for; by its name where only the values tell."""
+    try:
+        return int(size)
+    except Exception:
+        return str(size)
+
+
+def written_over(node):
+    """The graph's input over which a pass writes what a node gives, as a step does with a cache; none where it does not."""
+    for user in node.users:
+        if user.target is torch.ops.aten.copy_.default and user.args[1] is node and user.args[0].op == "placeholder":
+            return user.args[0]
+    return None
 
 
 def packet(node):
