@@ -138,7 +138,7 @@ def call(unit_, tensors, numbers):
         return [one.to(device) for one in unit_.call(tensors, numbers)]
 
 
-def allow_less(allowed):
+def allow_reduced_precision(allowed):
     """Whether libraries may round more than they must where PyTorch lets them by itself."""
     torch.backends.cudnn.allow_tf32 = allowed
     if DEVICE != "cpu":
@@ -149,11 +149,11 @@ def allow_less(allowed):
 @contextlib.contextmanager
 def as_it_comes():
     """PyTorch as its users have it, who are not asked whether convolutions may be in tf32, or products of 16 bits added up in 16."""
-    allow_less(True)
+    allow_reduced_precision(True)
     try:
         yield
     finally:
-        allow_less(False)
+        allow_reduced_precision(False)
 
 
 def checked(values, outputs, file, eager=False):
@@ -312,11 +312,11 @@ class Judge:
         """How far off answers are that have nothing to do with the inputs, or are one of them."""
         self.right = None
         with Region(request["inputs"], files) as region:
-            guesses = self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.others(request, tensors))
+            guesses = self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.guesses_of(request, tensors))
         with Region(request["others"], files) as region:
             return self.where_it_fits(region.tensors(request["tensors"]), lambda tensors: self.guessed(request, tensors, guesses))
 
-    def others(self, request, tensors):
+    def guesses_of(self, request, tensors):
         """Zeros, the mean and the results of these inputs, as an output has them."""
         results = self.in_double(request, tensors)
         mean = lambda one: torch.nan_to_num(one[torch.isfinite(one)].mean()) if one.numel() else one.sum()
@@ -401,7 +401,7 @@ def choose(wanted):
             torch.cuda.set_device(number)
             torch.zeros(1, device=DEVICE)
             LIBCUDA = ctypes.CDLL("libcuda.so.1")
-            allow_less(False)
+            allow_reduced_precision(False)
             return properties.name
     raise Refused("torch", f"PyTorch of {sys.executable} does not see the GPU {wanted} on which kernels are judged")
 
@@ -435,7 +435,7 @@ def serve():
     warnings.simplefilter("ignore")
     torch.set_num_threads(max(1, setup["threads"]))
     torch.backends.cuda.matmul.allow_tf32 = False
-    allow_less(False)
+    allow_reduced_precision(False)
     try:
         gpu = choose(setup["gpu"])
     except Exception as error:
