@@ -45,7 +45,7 @@ pub(super) struct Args {
     pub(super) worker: WorkerArgs,
     /// The problem that the kernel is for: a PyTorch file with `Model`, `get_inputs` and `get_init_inputs`, or a definition in
     /// FlashInfer-Bench's JSON
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["speed", "compile"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "compile")]
     problem: Option<PathBuf>,
     #[command(flatten)]
     workloads: WorkloadArgs,
@@ -130,14 +130,14 @@ impl Args {
 }
 
 async fn bench(mut args: Args) -> anyhow::Result<ExitCode> {
-    if let Some(candidates) = args.speed {
-        return super::speed::table(&args, usize::from(candidates)).await;
-    }
     let problem = args.given()?;
     if let Some(problem) = &problem {
         args.timed.workloads.clone_from(&problem.shapes);
     }
     let source = problem.as_ref().map(|problem| &problem.source);
+    if let Some(candidates) = args.speed {
+        return super::speed::table(&args, source, usize::from(candidates)).await;
+    }
     let wanted = Wanted::read_for(args.device, &args.worker, args.one()?, source)?;
     let cancel = session::interruptible();
     let mut worker = wanted.worker(Opening::Meanwhile).await?;

@@ -13,6 +13,7 @@ use crate::device::Opening;
 use crate::evaluation::{Evaluation, Stage, Verdict};
 use crate::harness::{EvaluationTask, Precision, Progress};
 use crate::kernel::{KernelFile, Language, set_tunables};
+use crate::op::OpSource;
 use crate::rng::Stream;
 use crate::stats::median;
 use crate::worker::protocol::Ask;
@@ -35,14 +36,14 @@ struct Row {
     refused: usize,
 }
 
-/// Measures each file in a worker of its own, and prints one table.
-pub(super) async fn table(args: &bench::Args, candidates: usize) -> anyhow::Result<ExitCode> {
+/// Measures each file, of the operation that is `given` or its own, in a worker of its own, and prints one table.
+pub(super) async fn table(args: &bench::Args, given: Option<&OpSource>, candidates: usize) -> anyhow::Result<ExitCode> {
     let cancel = session::interruptible();
     let watch = Spinner::new(args.json);
     let mut rows = Vec::new();
     for path in &args.kernels {
         let began = Instant::now();
-        let wanted = bench::Wanted::read(args.device, &args.worker, path)?;
+        let wanted = bench::Wanted::read_for(args.device, &args.worker, path, given)?;
         let mut worker = wanted.worker(Opening::Meanwhile).await?;
         let start = wanted.task(args, worker.limits())?;
         match measure(start, candidates, began, &mut worker, &watch, &cancel).await? {

@@ -9,7 +9,7 @@ use super::account::{Account, account};
 use super::targets::LEAST_GAIN;
 use super::{MOST_OTHER, RankedTarget, amdahl};
 use crate::op::{Bar, Shape, TargetShape};
-use crate::torch::model::{Captured, Kind, Region};
+use crate::torch::model::{Captured, Kind, Ran, Region};
 
 /// What is run today, and its parts. Times in µs, of one pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -79,9 +79,29 @@ impl Compiled {
         }
     }
 
-    /// Time of one call of a region that is not joined, µs: of its kernels alone, where what lies between kernels is known.
+    /// Time of one call of a region that is not joined, µs: of its kernels in the pass, where it is known which these are; else of its kernels alone,
+    /// where what lies between kernels is known.
     fn call_us(&self, region: &Region) -> Option<f64> {
-        if self.between_us().is_some() { region.busy_us } else { region.us }
+        match &region.ran {
+            Some(ran) if self.captured.others.is_some() => Some(sum_us(ran) / f64::from(region.calls.max(1))),
+            _ if self.between_us().is_some() => region.busy_us,
+            _ => region.us,
+        }
+    }
+
+    /// Kernels of the pass that are of no region, µs; none where nobody knows of which one each kernel is.
+    #[must_use]
+    pub fn others_us(&self) -> Option<f64> {
+        self.captured.others.as_deref().map(sum_us)
+    }
+
+    /// How much longer all regions take alone than in the pass, µs: each with its weights in no cache, and between none of its neighbours. None where
+    /// their time in the pass is not known.
+    #[must_use]
+    pub fn longer_alone_us(&self) -> Option<f64> {
+        self.captured.others.as_ref()?;
+        let own = self.captured.regions.iter().filter(|region| region.kind != Kind::Joined);
+        own.map(|region| Some(f64::from(region.calls) * region.busy_us? - self.us_of(region))).sum()
     }
 
     /// What lies between the kernels of the pass as a CUDA graph, µs: each begins a little after the one before has ended. None where not every
@@ -89,7 +109,8 @@ impl Compiled {
     #[must_use]
     pub fn between_us(&self) -> Option<f64> {
         let it = &self.captured;
-        let known = it.regions.iter().all(|region| region.us.is_none() || region.busy_us.is_some());
+        let alone = |region: &Region| region.us.is_none() || region.busy_us.is_some();
+        let known = it.others.is_some() || it.regions.iter().all(alone);
         it.graph_us.zip(it.busy_us).filter(|_| known).map(|(graph_us, busy_us)| (graph_us - busy_us).max(0.0))
     }
 
@@ -103,10 +124,11 @@ impl Compiled {
 
     /// What the pass takes, and what is left of it beside its parts and what lies between kernels.
     pub(super) fn account(&self) -> Account {
-        account(self.device_us(), self.parts_us() + self.between_us().unwrap_or(0.0))
+        let named_us = self.between_us().unwrap_or(0.0) + self.others_us().unwrap_or(0.0);
+        account(self.device_us(), self.parts_us() + named_us)
     }
 
-    /// All parts together, each timed alone, µs.
+    /// All parts together, µs.
     #[must_use]
     pub fn parts_us(&self) -> f64 {
         self.captured.regions.iter().filter(|region| region.kind != Kind::Joined).map(|region| self.us_of(region)).sum()
@@ -254,6 +276,11 @@ impl Compiled {
     }
 }
 
+/// µs of all of these.
+fn sum_us(ran: &[Ran]) -> f64 {
+    ran.iter().map(|kernel| kernel.us).sum()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
@@ -281,6 +308,7 @@ pub(crate) mod tests {
             us,
             kernels: None,
             busy_us: None,
+            ran: None,
         }
     }
 
@@ -294,11 +322,13 @@ pub(crate) mod tests {
             Region { why_not: Some("a tensor has gaps".into()), ..region("gaps", Kind::Fusible, 1, Some(0.0)) };
         let captured = Captured {
             eager_us: 200.0,
+            eager_graph_us: None,
             compiled_us: 100.0,
             autotune_us: None,
             graph_us: None,
             kernels: None,
             busy_us: None,
+            others: None,
             call_us: 5.0,
             capture_s: 1.0,
             compile_s: 10.0,
@@ -402,6 +432,35 @@ pub(crate) mod tests {
         // Parts whose own times are longer than the pass has are still all there is.
         profile.captured.regions[1].busy_us = Some(60.0);
         assert!(near(profile.account().overlap_us, 12.0));
+    }
+
+    #[test]
+    fn where_it_is_known_of_which_part_a_kernel_is_each_part_has_its_time_in_the_pass_and_what_it_takes_alone_is_a_row()
+    {
+        let mut profile = sample();
+        (profile.captured.graph_us, profile.captured.busy_us) = (Some(90.0), Some(75.0));
+        profile.captured.kernels = Some(4.0);
+        let ran = |name: &str, count, us| Some(vec![Ran { name: name.into(), count, us }]);
+        profile.captured.others = ran("Memset (Device)", 1, 1.0);
+        let found = [ran("triton_norm", 2, 24.0), ran("gemm", 1, 50.0), None, Some(Vec::new())];
+        for (region, (ran, busy_us)) in
+            profile.captured.regions.iter_mut().zip(found.into_iter().zip([15.0, 47.0, 0.0, 0.0]))
+        {
+            (region.busy_us, region.ran) = (Some(busy_us), ran);
+        }
+        assert!(near(profile.parts_us(), 74.0) && near(profile.between_us().unwrap(), 15.0));
+        let account = profile.account();
+        assert!(near(account.base_us, 90.0) && near(account.other_us, 0.0) && near(account.overlap_us, 0.0));
+        assert!(near(profile.longer_alone_us().unwrap(), 3.0), "30 of 24 for the norm, 47 of 50 for the product");
+        assert!(near(profile.ranked_targets(&BTreeMap::new())[0].us, 62.0), "both of the whole's parts, once");
+        let text = profile.table();
+        for part in ["1 kernel of no part", "Memset (Device)", "longer alone", "3.3%", "not explained"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("longer in the pass"), "{text}");
+        // What could not be run alone is still a part of the pass.
+        profile.captured.regions[0].busy_us = None;
+        assert!(profile.longer_alone_us().is_none() && near(profile.parts_us(), 74.0));
     }
 
     #[test]

@@ -6,16 +6,20 @@ use super::compiled::{Compiled, CompiledRow};
 /// What is said of a place in the source at the most.
 const PLACE: usize = 60;
 
+/// So many kernels of no part are named at the most.
+const MOST_NAMED: usize = 4;
+
 impl Compiled {
     /// The passes, then a row for each part with its place in the source, then what is not explained, and notes.
     #[must_use]
     pub fn table(&self) -> String {
         let it = &self.captured;
-        let graph = it.graph_us.map_or(String::new(), |us| format!(" · as a CUDA graph {}", ms(us)));
+        let graph = |us: Option<f64>| us.map_or(String::new(), |us| format!(", as a CUDA graph {}", ms(us)));
+        let (eager, graph) = (graph(it.eager_graph_us), graph(it.graph_us));
         let tuned = it.autotune_us.map_or(String::new(), |us| format!(" · max-autotune {}", ms(us)));
         let mut text = format!(
             "{} · {} weights, {} · {} · PyTorch {} ({} threads)\n\
-             one pass: eager {} · compiled {}{graph}{tuned}   ({} passes timed; graphs captured in {:.1} s, compiled in {:.0} s)\n\
+             one pass: eager {}{eager} · compiled {}{graph}{tuned}   ({} passes timed; graphs captured in {:.1} s, compiled in {:.0} s)\n\
              last columns: how much faster {} gets when that row alone takes a half of its time, or none\n\n",
             self.model,
             count(it.parameters),
@@ -42,7 +46,9 @@ impl Compiled {
             text += &places(row);
         }
         text += &self.between(width);
+        text += &self.others(width);
         text += &self.rest(width);
+        text += &self.alone(width);
         if let Some(us) = self.gaps_us() {
             text +=
                 &format!("    {:<width$} {:<7} {:>5} {:>9.3}  without a CUDA graph\n", "launch gaps", "", "", us / 1e3);
@@ -78,11 +84,44 @@ impl Compiled {
         )
     }
 
+    /// Kernels of the pass that are of no part, by their names.
+    fn others(&self, width: usize) -> String {
+        let Some(others) = self.captured.others.as_deref().filter(|others| !others.is_empty()) else {
+            return String::new();
+        };
+        let (count, us) = others.iter().fold((0, 0.0), |(count, us), it| (count + it.count, us + it.us));
+        let mut text = format!(
+            "    {:<width$} {:<7} {count:>5} {:>9.3} {:>6}\n",
+            if count == 1 { "1 kernel of no part".into() } else { format!("{count} kernels of no part") },
+            "",
+            us / 1e3,
+            format!("{:.1}%", 100.0 * us / self.account().base_us),
+        );
+        for kernel in others.iter().take(MOST_NAMED) {
+            text += &format!("      {}\n", kernel.name.chars().take(PLACE).collect::<String>());
+        }
+        text
+    }
+
+    /// How much longer the parts take alone than in the pass, with a minus where it is less.
+    fn alone(&self, width: usize) -> String {
+        let Some(us) = self.longer_alone_us() else { return String::new() };
+        format!(
+            "    {:<width$} {:<7} {:>5} {:>9.3} {:>6}  all parts, each called by itself; above is their time in the pass\n",
+            "longer alone",
+            "",
+            "",
+            us / 1e3,
+            format!("{:.1}%", 100.0 * us / self.account().base_us)
+        )
+    }
+
     /// What the parts do not explain, or, with a minus, how much longer they take alone.
     fn rest(&self, width: usize) -> String {
         let account = self.account();
         let (sign, us) = if account.overlap_us > 0.0 { ("-", account.overlap_us) } else { ("", account.other_us) };
-        let (name, why) = match self.has_the_same_kernels() && account.other_us > 0.0 {
+        let (name, why) = match self.captured.others.is_none() && self.has_the_same_kernels() && account.other_us > 0.0
+        {
             true => ("longer in the pass", "  than alone, the same kernels: caches are as the one before left them"),
             false => ("not explained", ""),
         };

@@ -6,6 +6,7 @@ mod compared;
 mod guilty;
 mod mixed;
 mod together;
+mod traced;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -340,7 +340,7 @@ def profile(request):
     tell("compiling it")
     began = time.perf_counter()
     compiled = torch.compile(model, dynamic=False)
-    with torch.no_grad():
+    with noting() as written, torch.no_grad():
         compiled(*arguments)
     answer["compile_s"] = fresh_compile_s or time.perf_counter() - began
     # What is asked for by its place has a share of the time; regions are many.
@@ -350,11 +350,12 @@ def profile(request):
         tuned = torch.compile(model, dynamic=False, mode="max-autotune")
         calls["autotune"] = (lambda: tuned(*arguments), 1.0)
     replay = graphed(lambda: compiled(*arguments), device)
-    if replay is not None:
-        calls["graph"] = (replay, 1.0)
+    for name, one in (("graph", replay), ("eager_graph", graphed(lambda: model(*arguments), device))):
+        if one is not None:
+            calls[name] = (one, 1.0)
     replays = {}
     for key, row in rows.items():
-        row["us"] = row["busy_us"] = row["kernels"] = None
+        row["us"] = row["busy_us"] = row["kernels"] = row["ran"] = None
         if row["kind"] != "joined" and is_static(ones[key]):
             tell(f"compiling {row['name']} by itself")
             try:
@@ -367,19 +368,29 @@ def profile(request):
                 notes.append(f"{row['name']} could not be run alone: {type(error).__name__}: {first_line(error)}")
     times, counts, failed = in_turns(calls, device, seconds)
     # After all that is timed: who traces launches lengthens them, and may go on doing so.
-    answer["kernels"] = answer["busy_us"] = None
+    answer["kernels"] = answer["busy_us"] = answer["others"] = None
     if "graph" in times and (running := traced(replay)):
         tell("tracing its kernels")
-        answer["kernels"], answer["busy_us"] = running
+        answer["kernels"], answer["busy_us"] = len(running), sum(us for _, us in running)
         for key, count in replays.items():
             if count and key in times and (ran := traced(calls[key][0])):
-                rows[key]["kernels"], rows[key]["busy_us"] = (one / count for one in ran)
+                rows[key]["kernels"], rows[key]["busy_us"] = len(ran) / count, sum(us for _, us in ran) / count
+        calls_of = owned(written, graphs)
+        keys = calls_of and aligned(calls_of, [name for name, _ in running], {key: row["kernels"] for key, row in rows.items()})
+        if keys:
+            found = shared(running, keys)
+            answer["others"] = found.get(None, [])
+            for key, row in rows.items():
+                row["ran"] = None if row["kind"] == "joined" else found.get(key, [])
+        else:
+            notes.append("which kernel of the pass is of which part is not known here; parts have the time that they take alone")
     for name, why in failed.items():
         notes.append(f"{rows[name]['name'] if name in rows else name} could not be timed: {why}")
     for needed in ("eager", "compiled"):
         if needed not in times:
             raise SystemExit(f"the model could not be run {needed}: {failed[needed]}")
     answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
+    answer["eager_graph_us"] = times.get("eager_graph")
     answer["call_us"] = times.get("small", 0.0)
     answer["graph_us"] = min(times["graph"], fresh_us or times["graph"]) if "graph" in times else None
     for key, row in rows.items():

@@ -38,6 +38,8 @@ const CAPTURE: &str = concat!(
     "\n\n",
     include_str!("parts.py"),
     "\n\n",
+    include_str!("trace.py"),
+    "\n\n",
     include_str!("capture.py")
 );
 
@@ -155,6 +157,20 @@ pub struct Region {
     /// µs that its kernels run in one call, each by its own time; none where the device does not tell.
     #[serde(default)]
     pub busy_us: Option<f64>,
+    /// Its kernels in the pass, all calls together, the longest first; none where nobody can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran: Option<Vec<Ran>>,
+}
+
+/// A kernel that the device ran in a pass.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ran {
+    /// Its name, as the device's trace has it.
+    pub name: String,
+    /// Times that a pass runs it.
+    pub count: u32,
+    /// µs of all of these.
+    pub us: f64,
 }
 
 impl Region {
@@ -212,9 +228,12 @@ pub const fn torch_name(dtype: Dtype) -> &'static str {
 pub struct Captured {
     /// A whole pass, eagerly.
     pub eager_us: f64,
+    /// The same as a CUDA graph, where it can be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eager_graph_us: Option<f64>,
     /// A whole pass, by torch.compile in its default mode.
     pub compiled_us: f64,
-    /// The same in max-autotune, where that was asked for and works.
+    /// The same in max-autotune, with CUDA graphs as that has them by itself, where that was asked for and works.
     pub autotune_us: Option<f64>,
     /// The compiled pass as a CUDA graph, where it can be one: what the device takes, without what starting kernels costs.
     #[serde(default)]
@@ -225,6 +244,9 @@ pub struct Captured {
     /// What these run, each by its own time, without what lies between them.
     #[serde(default)]
     pub busy_us: Option<f64>,
+    /// Kernels of that graph that are of no region, where it is known of which each one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<Vec<Ran>>,
     /// What calling something compiled costs by itself; it has been taken off fused regions that no CUDA graph replayed.
     pub call_us: f64,
     /// Seconds to capture the graphs.

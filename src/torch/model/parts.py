@@ -1,6 +1,4 @@
-"""Times the parts of a pass: each called by itself, in turns, and traced."""
-
-import time
+"""Times the parts of a pass: each called by itself, in turns."""
 
 import torch
 
@@ -8,9 +6,6 @@ import torch
 COLD, MOST_COPIES, LEAST_COPIED = 2, 128, 1 << 20
 # One graph of a region has so many calls, since starting a graph costs as much as a short kernel takes; fewer where they are long (µs).
 GRAPH_CALLS, GRAPH_US = 16, 2000.0
-# Replays of which every kernel's own time is taken, behind others for so long (s), since long work lowers a GPU's clocks; no more kernels
-# than so many are traced, which takes the host 50 µs each.
-TRACED, WARM_S, MOST_TRACED = 5, 0.2, 2000
 
 
 def alone(region, whole, device):
@@ -61,36 +56,6 @@ def replayed(call, copies, device):
 
     replay = graphed(several, device)
     return (call, 0) if replay is None else (replay, count)
-
-
-def traced(replay):
-    """Kernels and copies of a replay, and µs that they run, without what lies between them; none where the device does not tell."""
-    try:
-        ran, took_s = ran_in(replay, TRACED)
-        before = min(int(WARM_S * TRACED / took_s), MOST_TRACED * TRACED // len(ran)) if ran and took_s < WARM_S else 0
-        if before:
-            last = len(ran)
-            ran = ran_in(replay, before + TRACED)[0][-last:]
-        return len(ran) / TRACED, sum(ran) / TRACED
-    except Exception:
-        return None
-
-
-def ran_in(replay, times):
-    """µs of each kernel and copy of so many replays, in order, and the seconds that all took."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as trace
-
-    torch.cuda.synchronize()
-    with trace(activities=[ProfilerActivity.CUDA]) as found:
-        began = time.perf_counter()
-        for _ in range(times):
-            replay()
-        torch.cuda.synchronize()
-        took_s = time.perf_counter() - began
-    ran = [one for one in found.events() if one.device_type == torch.autograd.DeviceType.CUDA]
-    ran.sort(key=lambda one: one.time_range.start)
-    return [one.device_time for one in ran], took_s
 
 
 def like(node, known, device):

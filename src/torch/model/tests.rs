@@ -33,6 +33,7 @@ fn region() -> Region {
         us: Some(3.0),
         kernels: None,
         busy_us: None,
+        ran: None,
     }
 }
 
