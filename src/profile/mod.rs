@@ -8,6 +8,7 @@ pub mod amdahl;
 mod ask;
 mod compiled;
 mod compiled_table;
+mod compiled_times;
 mod rows;
 mod table;
 mod targets;
