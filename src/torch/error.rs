@@ -26,6 +26,9 @@ pub enum TorchError {
     /// The user's code does something that makes it no operation, or raises.
     #[error("{0}")]
     Code(String),
+    /// The user's code did something after which its process can use the GPU no more.
+    #[error("{0}; its process lost the GPU by that, and another one answers the next question")]
+    Lost(String),
     /// What is asked for cannot be a target, although nothing is wrong with the file.
     #[error("this cannot be a target: {0}")]
     Target(String),
@@ -59,7 +62,7 @@ impl TorchError {
     #[must_use]
     pub const fn fault(&self) -> Fault {
         match self {
-            Self::Code(_) | Self::Target(_) | Self::Time { .. } => Fault::File,
+            Self::Code(_) | Self::Lost(_) | Self::Target(_) | Self::Time { .. } => Fault::File,
             Self::Start { .. } | Self::NoTorch(_) | Self::Died { .. } | Self::Talk(_) => Fault::Machine,
         }
     }
@@ -72,7 +75,7 @@ impl TorchError {
                 "name a Python that has it with --python or $WARPSMITH_PYTHON (`pip install torch` into a virtual environment)"
             }
             Self::Time { .. } => "$WARPSMITH_TORCH_SECONDS allows more",
-            Self::Target(_) | Self::Code(_) => {
+            Self::Target(_) | Self::Code(_) | Self::Lost(_) => {
                 "docs/pytorch-operations.md says what a problem file may do, docs/pytorch-models.md what a model"
             }
             Self::Died { .. } | Self::Talk(_) => "the next question starts it again",

@@ -457,6 +457,16 @@ def serve():
                 one.socket.close()
 
 
+def is_lost():
+    """Whether nothing can be computed on the GPU any more in this process, as after an assertion of PyTorch's own there."""
+    try:
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()
+        return False
+    except Exception:
+        return True
+
+
 ASKED = {"load", "evaluate", "compare", "trivial", "reach", "prepare", "block", "draw", "forget", "describe"}
 
 
@@ -475,7 +485,7 @@ def answer_to(channel, judges, hello):
             raise Refused("machine", f"nobody knows what {request['ask']} is")
     except BaseException as error:
         refused = refusal(error, request.get("file", "the operation"))
-        answer = {"error": {"kind": refused.kind, "what": str(refused)}}
+        answer = {"error": {"kind": "lost" if is_lost() else refused.kind, "what": str(refused)}}
         judge.right = None
         del error, refused
     for file in files:

@@ -21,6 +21,10 @@ pub use crate::workspace::PYTHON;
 const SECONDS: &str = "WARPSMITH_TORCH_SECONDS";
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// So many times as long where something is compiled, which takes minutes where everything is tried: a process that is ended over one of PyTorch's
+/// ways takes those that are ready with it.
+const COMPILING: u32 = 5;
+
 /// Where a machine does not say how much memory it has.
 const MEMORY: u64 = 8 << 30;
 
@@ -201,6 +205,7 @@ impl Service {
             | TorchError::NoTorch(_)
             | TorchError::Time { .. }
             | TorchError::Died { .. }
+            | TorchError::Lost(_)
             | TorchError::Talk(_),
         ) = &result
         {
@@ -218,10 +223,11 @@ impl Service {
         let text = serde_json::to_string(ask).map_err(|error| TorchError::Talk(error.to_string()))?;
         let (file, doing) = (ask.file().to_owned(), ask.doing());
         let began = Instant::now();
-        let reply = process.send(&text, files).and_then(|()| process.receive(self.python.limit));
+        let limit = self.python.limit * if matches!(ask, Ask::Prepare { .. }) { COMPILING } else { 1 };
+        let reply = process.send(&text, files).and_then(|()| process.receive(limit));
         tracing::debug!(doing, took_s = began.elapsed().as_secs_f64(), "PyTorch answers");
         let reply = reply.map_err(|silence| match silence {
-            Silence::Time => TorchError::Time { file, doing, seconds: self.python.limit.as_secs() },
+            Silence::Time => TorchError::Time { file, doing, seconds: limit.as_secs() },
             Silence::Died(how) => TorchError::Died { file, doing, how },
             Silence::Talk(what) => TorchError::Talk(what),
         })?;
@@ -229,6 +235,7 @@ impl Service {
             Some(refusal) if refusal.kind == "random" || refusal.kind == "dtype" => {
                 Err(TorchError::Target(refusal.what))
             }
+            Some(refusal) if refusal.kind == "lost" => Err(TorchError::Lost(refusal.what)),
             Some(refusal) => Err(TorchError::Code(refusal.what)),
             None => serde_json::from_value(reply.rest).map_err(|error| TorchError::Talk(error.to_string())),
         }

@@ -1,6 +1,10 @@
 """The user's code: a function, or a problem file, as something to be called with the judge's tensors."""
 
 
+# More variants of a function than a night has.
+MOST_COMPILED = 1 << 20
+
+
 class Function:
     """`reference(...)`: tensors, symbols and scalars by their names."""
 
@@ -23,7 +27,7 @@ class Function:
 
     def calls(self, copies, numbers, mode):
         """A call on each of these copies of its tensors."""
-        run = torch.compile(self.run, dynamic=False, mode=mode) if mode else self.run
+        run = by_compiling(self.run, mode) if mode else self.run
 
         def on(tensors):
             known = {**dict(tensors), **numbers}
@@ -106,8 +110,16 @@ class Problem:
         model = copy.deepcopy(self.model).to(device_of(copies[0]))
         for name, one in list(model.named_parameters()) + list(model.named_buffers()):
             one.data = state.get(name, one.data)
-        model = torch.compile(model, dynamic=False, mode=mode) if mode else model
+        model = by_compiling(model, mode) if mode else model
         return [lambda arguments=arguments: model(*arguments) for arguments, _ in placed]
+
+
+def by_compiling(call, mode):
+    """It by torch.compile. Each shape, type and mode has code of its own, and beyond eight of one function dynamo would run it eagerly, without a
+    word, under the name of that mode."""
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_COMPILED
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(call, dynamic=False, mode=mode)
 
 
 def state_of(model):

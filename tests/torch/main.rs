@@ -62,6 +62,32 @@ fn a_module_is_an_operation_over_its_inputs_and_its_state() {
     assert!(variance.shift.as_ref().is_some_and(|shift| shift.text() == "0.5"), "{variance:?}");
 }
 
+/// What is compiled for twelve shapes of one function, with the fastest of PyTorch's compilers.
+const SHAPES: &str = concat!(
+    "import functools, inspect, torch\n",
+    include_str!("../../src/torch/unit.py"),
+    "
+torch.compile = functools.partial(torch.compile, backend='eager')
+
+def double(x):
+    return x * 2
+
+for size in range(2, 14):
+    by_compiling(double, None)(torch.ones(size))
+print(torch._dynamo.utils.counters['stats']['unique_graphs'])
+"
+);
+
+#[test]
+fn each_of_many_shapes_is_compiled_and_none_runs_eagerly_under_that_name() {
+    if service().is_none() {
+        return;
+    }
+    let python = std::env::var_os(PYTHON).unwrap();
+    let output = Command::new(python).args(["-c", SHAPES]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "12", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn what_a_file_must_not_do_is_told_in_a_sentence_and_the_next_file_is_read() {
     let Some(service) = service() else { return };

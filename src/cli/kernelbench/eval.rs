@@ -16,10 +16,10 @@ use super::super::problem::told;
 use super::super::{say, warn};
 use super::{number, problems};
 use crate::op::Dtype;
-use crate::torch::Python;
 use crate::torch::kernelbench::{
     Baselines, Evaluator, Mode, ProtocolResult, Results, SampleName, Settings, StrictResult, TimeStats, Timed,
 };
+use crate::torch::{Python, TorchError};
 use crate::workspace::BackendName;
 
 /// What the benchmark's scripts call their results, and where these and the strict ones lie below a run's folder.
@@ -114,6 +114,11 @@ impl Numbers {
     }
 }
 
+/// The judge's process has no answer; another one may have, about another problem.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Judge(TorchError);
+
 /// Samples by level and problem, each with its number.
 type Samples = BTreeMap<(u32, u32), Vec<(u32, PathBuf)>>;
 
@@ -123,7 +128,8 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: &
     let files: BTreeMap<(u32, u32), PathBuf> = files.collect();
     let missing = crate::sandbox::protections().into_iter().take(2).filter_map(|protection| protection.missing());
     missing.for_each(|missing| warn(&format!("this machine lacks {missing}")));
-    let mut evaluator = start(device, python, &args.timing, Duration::from_secs(args.seconds.max(1)))?;
+    let limit = Duration::from_secs(args.seconds.max(1));
+    let mut evaluator = start(device, python, &args.timing, limit)?;
     say(&format!(
         "{} samples of {} problems, PyTorch {} on {}",
         samples.values().map(Vec::len).sum::<usize>(),
@@ -131,14 +137,25 @@ pub(super) fn main(root: &Path, device: DeviceArgs, python: &PythonArgs, args: &
         evaluator.torch(),
         evaluator.hardware()
     ));
+    let mut left = 0;
     for ((level, problem), samples) in samples {
-        match files.get(&(level, problem)) {
-            Some(path) => one_problem(&mut evaluator, &args.run, (level, problem, path), &samples)?,
-            None => warn(&format!("level {level} has no problem {problem}; its samples are left out")),
+        let Some(path) = files.get(&(level, problem)) else {
+            warn(&format!("level {level} has no problem {problem}; its samples are left out"));
+            continue;
+        };
+        match one_problem(&mut evaluator, &args.run, (level, problem, path), &samples) {
+            Ok(()) => {}
+            // What one problem did to PyTorch says nothing of the others.
+            Err(error) if error.is::<Judge>() => {
+                left += 1;
+                warn(&format!("level {level} problem {problem} is not judged to its end: {error}"));
+                evaluator = start(device, python, &args.timing, limit)?;
+            }
+            Err(error) => return Err(error),
         }
     }
     say(&format!("\nresults in {}: {PROTOCOL}, {STRICT}, {BASELINES}/", args.run.display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn samples(args: &Args) -> anyhow::Result<Samples> {
@@ -221,11 +238,11 @@ fn one_problem(
     let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     say(&format!("\nlevel {level} {file}"));
-    let mut session = evaluator.problem(&file, &text).map_err(told)?;
+    let mut session = evaluator.problem(&file, &text).map_err(Judge)?;
     write_times(&run.join(BASELINES), (level, &file), &session.times)?;
     for (number, path) in samples {
         let text = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        let (protocol, strict) = session.sample(*number, &String::from_utf8_lossy(&text)).map_err(told)?;
+        let (protocol, strict) = session.sample(*number, &String::from_utf8_lossy(&text)).map_err(Judge)?;
         say(&line(&protocol, &strict));
         update(&run.join(PROTOCOL), |all: &mut Results<ProtocolResult>| {
             let all = all.entry(problem).or_default();

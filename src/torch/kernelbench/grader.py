@@ -298,7 +298,10 @@ class Grader:
 def parts_of(made, right, form):
     """How far a result is, as `measure.py` has it. Integers are alike or not."""
     y, r = made.reshape(-1), right.reshape(-1)
-    if not right.is_floating_point():
+    if right.is_floating_point():
+        # What a model makes of a comparison is of single precision whatever goes in.
+        r = r.to(torch.float64)
+    else:
         off = y.to(torch.int64) != r.to(torch.int64)
         wrong = int(off.sum())
         at = int(off.to(torch.uint8).argmax()) if wrong else 0
