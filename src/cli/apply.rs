@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::status;
+use super::{settled, status};
 use crate::engine::{RunState, TargetState};
 use crate::history::{Applied, Archive, Winner};
 use crate::kernel::{KernelFile, Language, kernel_file_of_device};
+use crate::verify::Culprit;
 use crate::workspace::Workspace;
 
 /// Bring a run's winners into your branch, as one commit that holds nothing but their kernel files.
@@ -61,7 +62,9 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let state: RunState = serde_json::from_value(state).with_context(|| format!("run {run}"))?;
-    let winners = winners(args, &archive, &state)?;
+    let refused = settled::seen(&workspace, &run)?.map(|seen| seen.left_out()).unwrap_or_default();
+    let left = left_out(&state, &refused);
+    let winners = winners(args, &archive, &state, (&refused, &left))?;
     if !archive.branch_is_as_left(&run)? {
         super::warn(&format!(
             "note: warpsmith/{run} has been moved since; what the run itself kept and measured is taken"
@@ -73,7 +76,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let files: Vec<String> = winners.iter().map(|winner| winner.path.clone()).collect();
     let message = state.winners_message(&files);
     let applied = archive.apply(&workspace, &run, &winners, &message, args.dry_run)?;
-    super::say(&words(args, &state, &applied, &message));
+    super::say(&words(args, &state, &applied, (&message, left)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -89,8 +92,13 @@ fn latest_ended(archive: &Archive, unfinished: bool) -> anyhow::Result<String> {
     bail!("no run has ended here yet; go on with `--resume {last}`, or take what it has kept so far with --unfinished")
 }
 
-/// The winners' texts and where they go.
-fn winners(args: &Args, archive: &Archive, state: &RunState) -> anyhow::Result<Vec<Winner>> {
+/// The winners' texts and where they go, without those that the whole model `refused`; `left` says why there is none.
+fn winners(
+    args: &Args,
+    archive: &Archive,
+    state: &RunState,
+    (refused, left): (&[Culprit], &[String]),
+) -> anyhow::Result<Vec<Winner>> {
     let place = |target: &TargetState| match args.per_device {
         true => {
             let folder = Language::of_file(&target.file).map_or(state.backend.as_str(), |language| language.folder());
@@ -99,13 +107,12 @@ fn winners(args: &Args, archive: &Archive, state: &RunState) -> anyhow::Result<V
         false => target.file.clone(),
     };
     let mut winners = Vec::new();
-    for target in state.winners() {
+    for target in state.winners().filter(|target| refused.iter().all(|it| it.op != target.op)) {
         let text = archive.tip_text(&state.run, &target.file)?;
         let text = text.with_context(|| format!("{} is not on the run's branch", target.file))?;
         winners.push(Winner { path: place(target), text });
     }
     if winners.is_empty() {
-        let left: Vec<String> = left_out(state);
         match left.is_empty() {
             true => bail!(
                 "run {} kept nothing, so there is nothing to apply; `warpsmith log --run {0}` says what was tried",
@@ -135,8 +142,8 @@ fn refuse_narrower(workspace: &Workspace, winners: &[Winner]) -> anyhow::Result<
     Ok(())
 }
 
-/// What was improved and is left out, a sentence each.
-fn left_out(state: &RunState) -> Vec<String> {
+/// What was improved and is left out, a sentence each: it gains nothing on what there was, or the whole model `refused` it.
+fn left_out(state: &RunState, refused: &[Culprit]) -> Vec<String> {
     let sentence = |target: &TargetState| {
         format!(
             "{} is left out: it is {:.2}x what you have; `git merge warpsmith/{}` takes it all the same",
@@ -145,10 +152,11 @@ fn left_out(state: &RunState) -> Vec<String> {
             state.run
         )
     };
-    state.not_installed().map(sentence).collect()
+    let refused = refused.iter().map(|it| format!("{} is left out: {}", it.op, it.why));
+    state.not_installed().map(sentence).chain(refused).collect()
 }
 
-fn words(args: &Args, state: &RunState, applied: &Applied, message: &str) -> String {
+fn words(args: &Args, state: &RunState, applied: &Applied, (message, left): (&str, Vec<String>)) -> String {
     let mut lines = Vec::new();
     let branch = &applied.branch;
     match &applied.commit {
@@ -175,7 +183,7 @@ fn words(args: &Args, state: &RunState, applied: &Applied, message: &str) -> Str
             applied.finished.join(", ")
         ));
     }
-    lines.extend(left_out(state));
+    lines.extend(left);
     if let Some(commit) = &applied.commit {
         if applied.unsigned {
             lines.push("it is not signed; `git commit --amend --no-edit -S` signs it".to_owned());

@@ -43,7 +43,8 @@ impl RuleArgs {
         rules.examination = self.examination.or(rules.examination);
         // Who says until when has not asked for the settings' budget as well: a night would end after it.
         rules.budget = if until.is_some() { self.budget } else { self.budget.or(rules.budget) };
-        rules.until = until.or(rules.until);
+        // Nor has who gives a budget asked for the time of day that a run was begun with, which may be past as it is resumed.
+        rules.until = until.or(rules.until.filter(|_| self.budget.is_none()));
         Ok(())
     }
 }
@@ -59,6 +60,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::engine::stop::Moment;
 
     #[derive(Parser)]
     struct Line {
@@ -68,6 +70,11 @@ mod tests {
 
     /// The budget, and whether there is a time of day, where the settings say three minutes.
     fn of(line: &[&str]) -> (Option<u64>, bool) {
+        over(line, None)
+    }
+
+    /// The same of a run that was begun with a time of day.
+    fn over(line: &[&str], until: Option<Moment>) -> (Option<u64>, bool) {
         let given = Line::parse_from([&["run"], line].concat()).rules;
         let mut rules = Rules {
             max_reverts: None,
@@ -76,7 +83,7 @@ mod tests {
             per_kernel: None,
             examination: None,
             budget: Some(Duration::from_secs(180)),
-            until: None,
+            until,
             max_tokens: None,
             max_cost: None,
         };
@@ -90,5 +97,12 @@ mod tests {
         assert_eq!(of(&["--budget", "1h"]), (Some(3600), false));
         assert_eq!(of(&["--until", "07:00"]), (None, true));
         assert_eq!(of(&["--until", "07:00", "--budget", "1h"]), (Some(3600), true));
+    }
+
+    #[test]
+    fn a_budget_sets_the_time_of_day_aside_that_a_run_was_begun_with() {
+        let past = Some(Moment(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(over(&["--budget", "1h"], past), (Some(3600), false));
+        assert_eq!(over(&["--max-reverts", "3"], past), (Some(180), true));
     }
 }

@@ -120,8 +120,11 @@ pub fn checked_out(common: &Path, branch: &str) -> Option<PathBuf> {
         return Some(common.parent().filter(|_| common.ends_with(".git")).unwrap_or(common).to_owned());
     }
     let linked = fs::read_dir(common.join("worktrees")).ok()?;
-    linked.flatten().map(|entry| entry.path()).find(|path| on_it(path)).map(|path| {
+    linked.flatten().map(|entry| entry.path()).filter(|path| on_it(path)).find_map(|path| {
         let tree = fs::read_to_string(path.join("gitdir")).unwrap_or_default();
-        Path::new(tree.trim()).parent().map_or_else(|| path.clone(), Path::to_owned)
+        let link = Path::new(tree.trim());
+        // One that somebody removed as a folder is nobody's, until `git worktree prune` forgets it; a locked one may be on a disk that is away.
+        let gone = link.is_absolute() && !link.exists() && !path.join("locked").exists();
+        (!gone).then(|| link.parent().map_or_else(|| path.clone(), Path::to_owned))
     })
 }

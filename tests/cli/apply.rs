@@ -41,6 +41,19 @@ fn applied(place: &Place) {
 }
 
 #[test]
+fn a_kernel_that_the_whole_model_refused_is_not_applied() {
+    let place = made();
+    let folder = place.root.join(".warpsmith").join(MADE);
+    std::fs::create_dir_all(&folder).unwrap();
+    let said = r#"{"verified": null, "refused": [{"op": "fused_mlp", "why": "outputs differ"}]}"#;
+    std::fs::write(folder.join("whole.json"), said).unwrap();
+    refused(&place, &[], &["nothing to apply", "fused_mlp is left out", "does not agree with it: outputs differ"]);
+    // A record that cannot be read is not one that says nothing.
+    std::fs::write(folder.join("whole.json"), "{").unwrap();
+    refused(&place, &[], &["whole.json"]);
+}
+
+#[test]
 fn the_winners_become_one_commit_and_the_next_run_starts_from_it() {
     let place = made();
     let out = place.warpsmith(&["apply"]).ok();

@@ -48,6 +48,11 @@ fn a_run_whose_branch_is_checked_out_elsewhere_is_not_resumed() {
     let elsewhere = place.root.join(".elsewhere");
     place.git(&["worktree", "add", "-q", elsewhere.to_str().unwrap(), &format!("warpsmith/{run}")]);
     says(place.warpsmith(&["run", "model", "--resume"]), &["is checked out in", ".elsewhere", "git switch --detach"]);
+    // Git remembers a folder that is gone.
+    std::fs::remove_dir_all(&elsewhere).unwrap();
+    let resumed = place.warpsmith(&["run", "model", "--resume", "--budget", "1s"]);
+    assert!(!resumed.out.contains("is checked out in"), "{resumed:?}");
+    assert!(resumed.code == Some(0), "{resumed:?}");
 }
 
 #[test]
