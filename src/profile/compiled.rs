@@ -187,7 +187,9 @@ impl Compiled {
                 self.whole()
             ));
         }
-        notes.extend(account.overlap_note(self.captured.regions.iter().map(|region| region.calls as usize).sum()));
+        if self.captured.others.is_none() {
+            notes.extend(account.overlap_note(self.captured.regions.iter().map(|region| region.calls as usize).sum()));
+        }
         notes
     }
 }
