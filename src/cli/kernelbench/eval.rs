@@ -116,7 +116,7 @@ impl Numbers {
 
 /// The judge's process has no answer; another one may have, about another problem.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[error("{judge}; {hint}", judge = .0, hint = .0.hint())]
 struct Judge(TorchError);
 
 /// Samples by level and problem, each with its number.

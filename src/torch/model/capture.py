@@ -350,9 +350,8 @@ def profile(request):
         tuned = torch.compile(model, dynamic=False, mode="max-autotune")
         calls["autotune"] = (lambda: tuned(*arguments), 1.0)
     replay = graphed(lambda: compiled(*arguments), device)
-    for name, one in (("graph", replay), ("eager_graph", graphed(lambda: model(*arguments), device))):
-        if one is not None:
-            calls[name] = (one, 1.0)
+    if replay is not None:
+        calls["graph"] = (replay, 1.0)
     replays = {}
     for key, row in rows.items():
         row["us"] = row["busy_us"] = row["kernels"] = row["ran"] = None
@@ -367,30 +366,34 @@ def profile(request):
             except Exception as error:
                 notes.append(f"{row['name']} could not be run alone: {type(error).__name__}: {first_line(error)}")
     times, counts, failed = in_turns(calls, device, seconds)
+    # After the parts: it holds what a whole pass needs, and where it cannot be captured PyTorch may be left unfit to draw numbers.
+    eager = graphed(lambda: model(*arguments), device)
+    answer["eager_graph_us"] = None if eager is None else quartile(clock(eager, device, seconds / 3))
+    del eager
     # After all that is timed: who traces launches lengthens them, and may go on doing so.
     answer["kernels"] = answer["busy_us"] = answer["others"] = None
     if "graph" in times and (running := traced(replay)):
         tell("tracing its kernels")
         answer["kernels"], answer["busy_us"] = len(running), sum(us for _, us in running)
         for key, count in replays.items():
-            if count and key in times and (ran := traced(calls[key][0])):
+            if count and key in times and (ran := traced(calls[key][0])) is not None:
                 rows[key]["kernels"], rows[key]["busy_us"] = len(ran) / count, sum(us for _, us in ran) / count
-        calls_of = owned(written, graphs)
-        keys = calls_of and aligned(calls_of, [name for name, _ in running], {key: row["kernels"] for key, row in rows.items()})
-        if keys:
-            found = shared(running, keys)
-            answer["others"] = found.get(None, [])
-            for key, row in rows.items():
-                row["ran"] = None if row["kind"] == "joined" else found.get(key, [])
-        else:
-            notes.append("which kernel of the pass is of which part is not known here; parts have the time that they take alone")
+        try:
+            found = attributed(written, graphs, running, {key: row["kernels"] for key, row in rows.items() if row["kind"] != "joined"})
+        except Exception:
+            found = None
+        if found:
+            kernels, answer["others"] = found
+            for key, ran in kernels.items():
+                rows[key]["ran"] = ran
+        if not found or None in found[0].values():
+            notes.append("which kernels of the pass are of which part is not known of all here; the others have the time that they take alone")
     for name, why in failed.items():
         notes.append(f"{rows[name]['name'] if name in rows else name} could not be timed: {why}")
     for needed in ("eager", "compiled"):
         if needed not in times:
             raise SystemExit(f"the model could not be run {needed}: {failed[needed]}")
     answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
-    answer["eager_graph_us"] = times.get("eager_graph")
     answer["call_us"] = times.get("small", 0.0)
     answer["graph_us"] = min(times["graph"], fresh_us or times["graph"]) if "graph" in times else None
     for key, row in rows.items():

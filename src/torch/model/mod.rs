@@ -24,8 +24,8 @@ pub const REGIONS: &str = concat!(include_str!("partition.py"), "\n\n", include_
 /// What reads a user's `model.py` and times calls.
 pub const LOAD: &str = include_str!("load.py");
 
-/// The program that takes a model apart.
-const CAPTURE: &str = concat!(
+/// The program that takes a model apart; as a module it does nothing by itself.
+pub const CAPTURE: &str = concat!(
     include_str!("partition.py"),
     "\n\n",
     include_str!("regions.py"),

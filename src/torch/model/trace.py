@@ -10,6 +10,9 @@ import torch
 # than so many are traced, which takes the host 50 µs each.
 TRACED, WARM_S, MOST_TRACED = 5, 0.2, 2000
 
+# The key of kernels that are of one of several parts.
+UNKNOWN = "unknown"
+
 
 def traced(replay):
     """Kernels and copies of a replay in order: the name of each, and µs that it runs, without what lies between them; none where the device does
@@ -20,11 +23,18 @@ def traced(replay):
         if before:
             last = len(ran)
             ran = ran_in(replay, before + TRACED)[0][-last:]
-        count = len(ran) // TRACED
-        passes = [ran[at * count : (at + 1) * count] for at in range(TRACED)]
-        return [(one[0][0], sum(us for _, us in one) / TRACED) for one in zip(*passes)]
+        return averaged(ran, TRACED)
     except Exception:
         return None
+
+
+def averaged(ran, times):
+    """Name and µs of each kernel of a replay, the mean of so many; none where they are not alike, since a kernel may be missing in a trace."""
+    count = len(ran) // times
+    passes = [ran[at * count : (at + 1) * count] for at in range(times)]
+    if count * times != len(ran) or any([name for name, _ in one] != [name for name, _ in passes[0]] for one in passes):
+        return None
+    return [(one[0][0], sum(us for _, us in one) / times) for one in zip(*passes)]
 
 
 def ran_in(replay, times):
@@ -47,79 +57,99 @@ def ran_in(replay, times):
 @contextlib.contextmanager
 def noting():
     """What the code calls that torch.compile writes meanwhile: for each graph, in order, the name of a kernel that Inductor writes, or none for a
-    library's, and the names of the nodes that it computes."""
+    library's, and the nodes that it computes, as [`told`] has them. Nothing of another PyTorch than those that have this place."""
     from torch._inductor import config, debug
     from torch._inductor.codegen import cpp, triton
     from torch._inductor.virtualized import V
 
-    original, graphs = debug.set_kernel_post_grad_provenance_tracing, {}
+    place_name, graphs = "set_kernel_post_grad_provenance_tracing", {}
+    original = getattr(debug, place_name, None)
 
     def note(schedule, name, is_extern=False):
-        if is_extern:
-            nodes = [schedule.origin_node] if schedule.origin_node else list(schedule.origins)
-        else:
-            nodes = [origin for one in schedule if getattr(one, "node", None) is not None for origin in one.node.origins]
         calls = graphs.setdefault(id(V.graph), (V.graph, []))[1]
-        calls.append((None if is_extern else name, [node.name for node in nodes]))
+        try:
+            if is_extern:
+                nodes = [schedule.origin_node] if schedule.origin_node else list(schedule.origins)
+            else:
+                nodes = [origin for one in schedule if getattr(one, "node", None) is not None for origin in one.node.origins]
+            calls.append((None if is_extern else name, [told(node) for node in nodes]))
+        except Exception:
+            calls.append((None if is_extern else name, []))
         return original(schedule, name, is_extern)
 
     found = []
-    places = (debug, triton, cpp)
+    places = [place for place in (debug, triton, cpp) if hasattr(place, place_name)]
     try:
         for place in places:
-            place.set_kernel_post_grad_provenance_tracing = note
+            setattr(place, place_name, note)
         # A graph from the cache is not written.
         with config.patch(fx_graph_cache=False):
             yield found
     finally:
         for place in places:
-            place.set_kernel_post_grad_provenance_tracing = original
+            setattr(place, place_name, original)
         found += [calls for _, calls in graphs.values()]
 
 
+def told(node):
+    """A node as another graph of the same model has it too: names alone differ where one of them pads a product."""
+    value = node.meta.get("val")
+    return node.name, str(node.target), tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+
 def owned(written, graphs):
-    """What [`noting`] found as one list: the name of each call, and the key of the part that it computes most of. None where graphs run several
-    times, or others were written than those that were captured."""
+    """What [`noting`] found as one list: the name of each call, and the key of the part that it computes most of, none where no part has it. None
+    at all where graphs run several times, or others were written than those that were captured."""
     if len(written) != len(graphs) or any(captured.runs > 1 for captured in graphs):
         return None
     calls = []
     for lines, captured in zip(written, graphs):
-        home = {node.name: region for part in captured.cut[:2] for region in part for node in region.nodes}
+        home = {}
+        for region in (region for part in captured.cut[:2] for region in part):
+            home.update(dict.fromkeys(map(told, region.nodes), (region.key, region.kind)))
         for name, nodes in lines:
-            regions = [home[node] for node in nodes if node in home]
+            found = [home[node] for node in nodes if node in home]
             # What a library is called with is among its nodes, too.
-            regions = [one for one in regions if name or one.kind == "library"] or regions
-            keys = collections.Counter(one.key for one in regions)
+            found = [one for one in found if name or one[1] == "library"] or found
+            keys = collections.Counter(key for key, _ in found)
             calls.append((name, keys.most_common(1)[0][0] if keys else None))
     return calls
 
 
 def aligned(calls, names, counts):
-    """The key of the part that each kernel of a pass is of, none where nobody can tell; none at all where the kernels that Inductor wrote are not
-    those that ran. Between two of these are the kernels of the libraries that are called there: of one library's call all of them, of
-    several as many each as it has by itself (`counts`, by the part's key), or one each."""
+    """The key of the part that each kernel of a pass is of, none for those of no part, and the keys of parts that have others, which nobody can
+    tell; none at all where the kernels that Inductor wrote are not those that ran. Between two of these are the kernels of the libraries that are
+    called there: of calls of one part no more than it has by itself (`counts`, by its key), of several as many each as by itself, or one each."""
     own = {name for name, _ in calls if name}
     if [name for name, _ in calls if name] != [name for name in names if name in own]:
         return None
-    keys, at = [None] * len(names), 0
+    keys, unknown, at = [None] * len(names), set(), 0
 
     def settle(waiting, libraries):
         expected = [round(counts.get(key) or 0) for key in libraries]
-        if len(set(libraries)) == 1:
+        if not waiting and not libraries:
+            return
+        if not all(expected):
+            given = []
+        elif len(set(libraries)) == 1 and 0 < len(waiting) <= sum(expected):
             given = libraries[:1] * len(waiting)
         elif sum(expected) == len(waiting):
             given = [key for key, count in zip(libraries, expected) for _ in range(count)]
-        elif len(libraries) == len(waiting) and all(expected):
+        elif len(libraries) == len(waiting):
             given = libraries
         else:
             given = []
-        for place, key in zip(waiting, given):
+        if not given:
+            unknown.update(libraries)
+        for place, key in zip(waiting, given or [UNKNOWN if libraries else None] * len(waiting)):
             keys[place] = key
 
     waiting = []
     for place, name in enumerate(names):
         if name not in own:
-            waiting.append(place)
+            # What Inductor wrote and did not say is no library's.
+            if not name.startswith("triton_"):
+                waiting.append(place)
             continue
         libraries = []
         while calls[at][0] is None:
@@ -128,7 +158,20 @@ def aligned(calls, names, counts):
         settle(waiting, libraries)
         keys[place], waiting, at = calls[at][1], [], at + 1
     settle(waiting, [key for _, key in calls[at:]])
-    return keys
+    return keys, unknown - {None}
+
+
+def attributed(written, graphs, running, counts):
+    """The kernels of each part by its key, as [`shared`] has them, none for a part of which nobody can tell, and those of no part; or nothing."""
+    calls = owned(written, graphs)
+    found = calls and aligned(calls, [name for name, _ in running], counts)
+    if not found:
+        return None
+    keys, unknown = found
+    kernels = shared(running, keys)
+    # While kernels are left over, what has none may have these.
+    none = None if kernels.get(None) or kernels.get(UNKNOWN) else []
+    return {key: None if key in unknown else kernels.get(key, none) for key in counts}, kernels.get(None, [])
 
 
 def shared(ran, keys):
