@@ -82,9 +82,11 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The latest run that has ended, or (with `unfinished`) the latest.
 fn latest_ended(archive: &Archive, unfinished: bool) -> anyhow::Result<String> {
-    let runs = archive.runs()?;
-    let last = runs.last().context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?;
-    for run in runs.iter().rev() {
+    let last = archive.latest_run()?.context("there is no run here yet; `warpsmith run MODEL_DIR` starts one")?;
+    for run in archive.runs()?.iter().rev() {
+        if !archive.is_here(run)? {
+            continue;
+        }
         if unfinished || super::prune::has_ended(&archive.state(run)?) {
             return Ok(run.clone());
         }

@@ -122,6 +122,9 @@ fn find(args: &Args) -> anyhow::Result<(Workspace, Archive, String)> {
     let wanted = model.canonicalize()?;
     for run in archive.runs()?.into_iter().rev() {
         let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
+        if !archive.is_here(&run)? {
+            continue;
+        }
         if workspace.root().join(&state.model).canonicalize().is_ok_and(|path| path == wanted) {
             return Ok((workspace, archive, run));
         }

@@ -15,7 +15,8 @@ use crate::workspace::{DeviceLock, cache_dir, remove_if_there};
 ///
 /// Of each run: its folder `.warpsmith/<run>` (reports written there with it), and its branch where that is merged or
 /// applied. Both can be had again as long as the journal is there, which goes only with --journal, and with it every
-/// experiment that was not kept. Rows of results.tsv stay. A run that can still be resumed is left alone.
+/// experiment that was not kept; as long as it is there, so is what the whole of a PyTorch model said of the kernels
+/// (`whole.json`). Rows of results.tsv stay. A run that can still be resumed is left alone.
 #[derive(Debug, clap::Args)]
 #[command(
     group = clap::ArgGroup::new("which").args(["run", "all", "cache"]).required(true).multiple(true),

@@ -11,7 +11,7 @@ use super::device::{self, Device};
 use super::starter::Starter;
 use crate::agent::Choice;
 use crate::device::{DeviceCard, Opening};
-use crate::engine::stop::StopReason;
+use crate::engine::stop::{Moment, Rules, StopReason};
 use crate::engine::{RunError, RunState, VERSION};
 use crate::history::{self, Archive, History, is_run_id};
 use crate::worker::Client;
@@ -63,6 +63,9 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
         );
     }
     (wanted.override_rules)(&mut state.rules)?;
+    if let (None, Some(hour)) = (&state.ended, past_hour(&state.rules, Moment(jiff::Timestamp::now()))) {
+        bail!("run {run} was to end at {hour}, which is past; --until HH:MM or --budget TIME has it go on");
+    }
     if let Some(reason) = &state.ended {
         bail!("run {run} has ended: {reason}; leave --resume out to start a new one");
     }
@@ -78,6 +81,12 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
     check_same_judge(&state, &worker)?;
     let pool = args.crew.pool(settings, worker, device).await?;
     Ok(Ready { history, pending, state, pool })
+}
+
+/// The hour at which a run was to end, where that is past: it would end at once, for good.
+fn past_hour(rules: &Rules, now: Moment) -> Option<String> {
+    let until = rules.until.filter(|until| now >= *until)?;
+    Some(until.0.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M on %-d %B").to_string())
 }
 
 /// The command that goes on with a run, in its workspace.
@@ -125,4 +134,17 @@ fn check_same_judge(state: &RunState, worker: &Client) -> anyhow::Result<()> {
         super::warn("note: this is another build of Warpsmith than the one the run was begun with");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_past_its_hour_once_that_has_come() {
+        let at = |seconds| Moment(jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(seconds));
+        let past = |until, now| past_hour(&Rules { until, ..Rules::none() }, now).is_some();
+        assert!(past(Some(at(10)), at(10)) && past(Some(at(10)), at(11)));
+        assert!(!past(Some(at(10)), at(9)) && !past(None, at(9)));
+    }
 }

@@ -4,8 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::anyhow;
-
 use super::agent::{self, AgentArgs};
 use super::begin::{self, Ready, RunArgs, Wanted};
 use super::diary;
@@ -99,38 +97,61 @@ async fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let stop = cancel.clone();
     let parts = Parts { workspace: Some(workspace.clone()), pool, make_agent, watcher, cancel };
     let result = Run::new(parts, state, history, pending).go().await;
-    let mut whole = None;
+    let (mut whole, mut whole_interrupted) = (None, false);
     if let Ok(ended) = &result {
         super::say(&closing(ended, &args.run.model));
         if ended.ended.is_some() {
             let measured = whole::of_run(workspace.clone(), ended.clone(), args.run.crew.python.clone());
             let seen = tokio::select! {
-                seen = measured => seen,
-                () = stop.cancelled() => Err(anyhow!("interrupted")),
+                seen = measured => Some(seen),
+                () = stop.cancelled() => None,
             };
             match seen {
-                Ok(seen) => {
+                Some(Ok(seen)) => {
                     seen.iter().for_each(|seen| super::say(&seen.text()));
                     whole = seen;
                 }
-                Err(error) => super::warn(&format!("note: the whole model could not be measured: {error:#}")),
+                Some(Err(error)) => super::warn(&format!("note: the whole model could not be measured: {error:#}")),
+                None => {
+                    whole_interrupted = true;
+                    super::warn(&not_compared(ended, &args.run.model));
+                }
             }
         }
     }
     if let Err(error) = &result {
         tracing::error!(%error, "the run cannot go on");
+        let command = resume::resume_command_for(&begun, &args.run.model.display().to_string());
+        super::say(&format!("go on with   {command}"));
     }
     if result.as_ref().map_or(true, |ended| ended.troubles.len() > begun.troubles.len()) {
         super::say(&format!("what happened in detail   {}", log.display()));
     }
     if let Some(notify) = &notify {
-        tell(notify, &workspace, begun, (&result, whole.as_ref())).await;
+        tell(notify, &workspace, begun, (&result, whole.as_ref(), whole_interrupted)).await;
     }
     let ended = result?;
-    if whole.is_some_and(|whole| !whole.is_right()) {
-        return Ok(ExitCode::FAILURE);
+    let interrupted = ended.ended.is_none() || whole_interrupted;
+    Ok(ExitCode::from(exit_code(interrupted, whole.as_ref().is_none_or(Whole::is_right))))
+}
+
+/// 130 for an interruption, be it of the comparison of the whole alone; 1 where the whole does not agree with what was kept.
+const fn exit_code(interrupted: bool, is_right: bool) -> u8 {
+    match (interrupted, is_right) {
+        (true, _) => 130,
+        (false, true) => 0,
+        (false, false) => 1,
     }
-    Ok(if ended.ended.is_some() { ExitCode::SUCCESS } else { ExitCode::from(130) })
+}
+
+/// What is to be known of a run that was interrupted after its last experiment, while its whole PyTorch model was being compared.
+fn not_compared(state: &RunState, model: &Path) -> String {
+    format!(
+        "interrupted: the whole model was not compared with what run {0} kept, and nothing is known of kernels to leave out; `warpsmith export {0} \
+         -o PACKAGE` and `warpsmith verify PACKAGE --model {1} --diagnose` compare it",
+        state.run,
+        model.display()
+    )
 }
 
 /// Tells the user's command how the run ended, and what the whole of a PyTorch model said. That this fails is said, and changes nothing.
@@ -138,13 +159,13 @@ async fn tell(
     notify: &Notify,
     workspace: &Workspace,
     begun: RunState,
-    (result, whole): (&Result<RunState, RunError>, Option<&Whole>),
+    (result, whole, whole_interrupted): (&Result<RunState, RunError>, Option<&Whole>, bool),
 ) {
     let words = result.as_ref().err().map(ToString::to_string);
     let ending = match (&words, result) {
         (Some(_), _) if session::interrupted() => Ending::Interrupted,
         (Some(why), _) => Ending::Failed(why),
-        (None, Ok(state)) if state.ended.is_none() => Ending::Interrupted,
+        (None, Ok(state)) if state.ended.is_none() || whole_interrupted => Ending::Interrupted,
         (None, _) => Ending::Ended,
     };
     // A run that failed has its last state in the journal.
@@ -219,4 +240,14 @@ fn closing(state: &RunState, model: &Path) -> String {
     }
     text.push_str(&format!("every try    warpsmith log\nas a page    warpsmith report {}\n", state.run));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_whose_last_comparison_was_interrupted_ends_as_one_that_was_interrupted() {
+        assert_eq!([exit_code(false, true), exit_code(false, false), exit_code(true, true)], [0, 1, 130]);
+    }
 }

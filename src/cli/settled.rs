@@ -8,10 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::export::Verified;
 use crate::report::{self, Measured, Outputs};
 use crate::verify::Culprit;
-use crate::workspace::{PRIVATE_FOLDER, Workspace};
-
-/// What the model said, in the run's folder.
-pub(super) const SEEN: &str = "whole.json";
+use crate::workspace::{PRIVATE_FOLDER, WHOLE_FILE, Workspace};
 
 /// What the whole model said of a run's kernels.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -35,7 +32,7 @@ pub(super) fn folder_of(workspace: &Workspace, run: &str) -> PathBuf {
 /// # Errors
 /// A file that is there and cannot be read: what it says must not be lost.
 pub(super) fn seen(workspace: &Workspace, run: &str) -> anyhow::Result<Option<Settled>> {
-    let path = folder_of(workspace, run).join(SEEN);
+    let path = folder_of(workspace, run).join(WHOLE_FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => serde_json::from_str(&text).map(Some).with_context(|| path.display().to_string()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

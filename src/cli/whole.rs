@@ -9,7 +9,7 @@ use anyhow::Context;
 use super::export::{Winners, package};
 use super::options::PythonArgs;
 use super::problem::told;
-use super::settled::{SEEN, Settled, folder_of};
+use super::settled::{Settled, folder_of};
 use super::verify_package::asked;
 use crate::engine::RunState;
 use crate::export::{self, Asked, Diagnosis, LEAST_SESSIONS, Plans, Verified};
@@ -17,7 +17,7 @@ use crate::history::Archive;
 use crate::op::Bar;
 use crate::torch::{Python, TorchError};
 use crate::verify::Culprit;
-use crate::workspace::{DeviceLock, Workspace, cache_dir};
+use crate::workspace::{DeviceLock, WHOLE_FILE, Workspace, cache_dir};
 
 /// What was seen of the whole.
 pub(super) struct Whole {
@@ -154,7 +154,7 @@ fn tried(workspace: &Workspace, state: &RunState, python: &PythonArgs) -> anyhow
     // While another run is timing, both would be spoiled.
     let _lock = DeviceLock::take(&cache_dir(), &state.device_key, "the whole model", |_| true)?;
     let settled = settle(&mut asking)?;
-    let path = folder_of(workspace, &state.run).join(SEEN);
+    let path = folder_of(workspace, &state.run).join(WHOLE_FILE);
     std::fs::write(&path, serde_json::to_string_pretty(&settled)?).with_context(|| path.display().to_string())?;
     Ok(Some(Whole { settled, package: output, model }))
 }

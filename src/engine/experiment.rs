@@ -138,14 +138,14 @@ impl Run {
         }
         let refused = (!trial.is_start).then(|| target.refuses(&trial.proposal.text)).flatten();
         let refused = refused.map(|why| Evaluation::unjudged(&target.op, &self.state.backend, why, trial.seed));
-        let (id, began) = (trial.id, Instant::now());
+        let (id, is_start, began) = (trial.id, trial.is_start, Instant::now());
         tracing::info!(trial = id, number, op = trial.op, by = trial.author, seed = trial.seed, "a trial is sent");
         self.flight.send(undecided, number, incumbent);
         let (pool, notes, stop) = (self.pool.clone(), self.notes.clone(), self.flight_stop.clone());
         tokio::spawn(async move {
             let answer = match refused {
                 Some(evaluation) => Ok(evaluation),
-                None => verdict(&pool, &Question { number, again, task }, &notes, &stop).await,
+                None => verdict(&pool, &Question { number, again, is_start, task }, &notes, &stop).await,
             };
             tell(&notes, Note::Answer { trial: id, answer: Box::new(answer), took: began.elapsed() });
         });

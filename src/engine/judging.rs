@@ -42,6 +42,8 @@ pub(super) struct Question {
     pub(super) number: u64,
     /// Whether it was judged before, and all after it wait for its decision.
     pub(super) again: bool,
+    /// Whether it is what a target starts from, rather than someone's proposal.
+    pub(super) is_start: bool,
     pub(super) task: EvaluationTask,
 }
 
@@ -96,7 +98,8 @@ async fn free(pool: &Pool, what: &str, first: bool, cancel: &CancellationToken) 
     }
 }
 
-/// After so many deaths: where the incumbent still passes its smoke test, the candidate is to blame; else the machine.
+/// After so many deaths: where the incumbent still passes its smoke test, the candidate is to blame; else the machine. Where there is no
+/// incumbent yet, a proposal is held to blame.
 async fn blame(
     pool: &Pool,
     question: &Question,
@@ -105,7 +108,19 @@ async fn blame(
     cancel: &CancellationToken,
 ) -> Answer {
     let not_known = || WorkerError::machine(&format!("{deaths} workers died of it, the last one so: {death}"));
-    let Some(incumbent) = &question.task.incumbent else { return Err(not_known()) };
+    let Some(incumbent) = &question.task.incumbent else {
+        // With a starting point nobody knows what else is wrong. A candidate is not to end the target for those after it.
+        if question.is_start {
+            return Err(not_known());
+        }
+        let why = format!(
+            "it took the judge down with it, {deaths} times ({death}), and there is no kernel yet that runs here"
+        );
+        return Ok(Evaluation {
+            verdict: Verdict::Crash { stage: Stage::Smoke, why },
+            ..Evaluation::unjudged(&question.task.op.name, &pool.device().backend, String::new(), question.task.seed)
+        });
+    };
     let task = EvaluationTask { candidate: incumbent.clone(), incumbent: None, ..question.task.clone() };
     let mut watch = |progress| tell(notes, Note::Judging { number: question.number, progress });
     for _ in 0..DEATHS {

@@ -1,20 +1,19 @@
 //! The model has the last word: what was kept for a target stays only where the whole model says the same with it.
 //!
 //! The judge asks about an operation by itself. What it never thought of shows in the model, or nowhere. So when a target is left the model
-//! with its kernel is compared with the model without, on several draws of tokens and weights; where they differ beyond the bound, the kernels kept for
-//! it are tried from the newest back, and the branch returns to the newest with which the model agrees. That is an experiment of its own,
-//! which names those that are taken back. Nothing is rewritten.
+//! with its kernel is compared with the model without, on several draws of tokens and weights; where they differ beyond the bound, or the model
+//! runs only without, the kernels kept for it are tried from the newest back, and the branch returns to the newest with which the model agrees.
+//! That is an experiment of its own, which names those that are taken back. Nothing is rewritten.
 
 use std::time::Instant;
 
 use crate::agent::Proposal;
 use crate::evaluation::{Evaluation, Verdict};
-use crate::model::{ModelConfig, Pass};
+use crate::model::Pass;
 use crate::rng::Stream;
-use crate::verify::VerifyError;
-use crate::worker::WorkerError;
 
 use super::trial::{Judged, Trial};
+use super::whole::{Asked, Word};
 use super::{Run, RunError, RunState, TargetState};
 
 /// Draws of the model's inputs that must agree.
@@ -33,7 +32,7 @@ impl Run {
     /// Compares the model with what was kept for a target, and takes back what the model does not agree with.
     ///
     /// # Errors
-    /// What the run cannot survive; a model that cannot be compared at all is noted, and nothing is taken back.
+    /// What the run cannot survive; a model that cannot be compared is noted, and nothing is taken back.
     pub(super) async fn last_word(&mut self, index: usize) -> Result<(), RunError> {
         let target = &self.state.targets[index];
         let Some(pass) =
@@ -45,18 +44,30 @@ impl Run {
         let op = target.op.clone();
         let now = self.incumbent(index)?;
         let speedup = target.vs_user();
-        let Some(why) = self.differs(pass, index, &now, speedup).await? else {
-            // A question that was taken back says nothing.
-            self.state.targets[index].agreed = !self.cancel.is_cancelled();
-            return Ok(());
+        let why = match self.word(pass, index, &now, speedup).await? {
+            Word::Differs(why) => why,
+            Word::Agrees => {
+                self.state.targets[index].agreed = true;
+                return Ok(());
+            }
+            Word::Unknown(why) => {
+                self.could_not_compare(&op, &why);
+                return Ok(());
+            }
+            Word::TakenBack => return Ok(()),
         };
         let mut taken_back = Vec::new();
         for step in self.line(index)? {
-            if step.text != now && self.differs(pass, index, &step.text, step.target.vs_user()).await?.is_none() {
-                if self.cancel.is_cancelled() {
-                    return Ok(());
+            if step.text != now {
+                match self.word(pass, index, &step.text, step.target.vs_user()).await? {
+                    Word::Agrees => return self.take_back(index, step, taken_back, why, began),
+                    Word::Differs(_) => {}
+                    Word::Unknown(unknown) => {
+                        self.could_not_compare(&op, &format!("{why}; with an earlier kernel, {unknown}"));
+                        return Ok(());
+                    }
+                    Word::TakenBack => return Ok(()),
                 }
-                return self.take_back(index, step, taken_back, why, began);
             }
             taken_back.push(step.number);
         }
@@ -65,15 +76,14 @@ impl Run {
         Ok(())
     }
 
-    /// What the model says differently with `text` for a target, in a sentence; none where it says the same. What was kept for
-    /// others and has not been compared yet is left out.
-    async fn differs(
-        &mut self,
-        pass: Pass,
-        index: usize,
-        text: &str,
-        vs_user: f64,
-    ) -> Result<Option<String>, RunError> {
+    /// Nothing is taken back for what a machine or a file of the user's does. It is asked again as the run ends.
+    fn could_not_compare(&mut self, op: &str, why: &str) {
+        let what = "the whole model could not be compared with and without what was kept, which stays";
+        self.trouble(format!("{op}: {what}: {why}"));
+    }
+
+    /// What the model says with `text` for a target. What was kept for others and has not been compared yet is left out.
+    async fn word(&mut self, pass: Pass, index: usize, text: &str, vs_user: f64) -> Result<Word, RunError> {
         let mut kernels = self.both_kernels()?;
         let mut speedups = self.state.speedups();
         for (other, target) in self.state.targets.iter().enumerate() {
@@ -84,34 +94,16 @@ impl Run {
         let op = self.state.targets[index].op.clone();
         speedups.insert(op.clone(), vs_user);
         kernels.after.insert(op, text.to_owned());
-        let config = ModelConfig::load(&self.model_dir)?;
+        let what = "the whole model with and without what was kept";
         for draw in 0..DRAWS {
-            let read = |path: &str| self.file(path);
-            let question = kernels.question(&config, pass, &self.state, &speedups);
             let seed = Stream::new(self.state.seed, "last word").bits(draw);
-            let question = crate::verify::Question { seed, ..question };
-            if !question.is_changed() {
-                return Ok(None);
-            }
-            let mut worker = self.pool.worker("the whole model with and without what was kept").await?;
-            match crate::verify::outputs(&mut worker, &question, &read, &self.cancel).await {
-                Ok(output) => {
-                    if let Some(why) = output.wrong {
-                        return Ok(Some(format!("the model's outputs differ: {why}")));
-                    }
-                }
-                Err(VerifyError::Worker(error)) if error.is_cancelled() => return Ok(None),
-                Err(VerifyError::Worker(error @ WorkerError::Failed { .. })) => {
-                    return Ok(Some(format!("the model does not run: {error}")));
-                }
-                Err(VerifyError::Worker(error @ (WorkerError::Died(_) | WorkerError::Protocol(_)))) => {
-                    worker.lost(&error);
-                    return Ok(Some(format!("the model does not run: {error}")));
-                }
-                Err(error) => return Err(error.into()),
+            let asked = Asked { what, pass, kernels: &kernels, speedups: &speedups, seed };
+            match self.agrees(asked).await? {
+                Word::Agrees => {}
+                word => return Ok(word),
             }
         }
-        Ok(None)
+        Ok(Word::Agrees)
     }
 
     /// The kernels of a target that were incumbents, the newest first, its starting point last; without those taken back before.

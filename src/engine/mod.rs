@@ -25,10 +25,10 @@ pub mod stop;
 mod summary;
 mod target;
 mod trial;
+mod whole;
 mod winners;
 mod workload;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,9 +39,9 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::transcript::Transcript;
 use crate::agent::{Agent, AgentError};
 use crate::history::{History, HistoryError, Pending};
-use crate::model::{ModelConfig, ModelError, Pass};
+use crate::model::{ModelConfig, ModelError};
 use crate::op::OpError;
-use crate::verify::{Report, VerifyError};
+use crate::verify::VerifyError;
 use crate::worker::WorkerError;
 use crate::workspace::{WORKERS_FILE, Workspace, WorkspaceError, embedded};
 
@@ -64,6 +64,16 @@ pub use workload::Workload;
 /// Why a run cannot go on. What it has done so far is in the journal either way.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// The branch has lost what was kept, or never was of this workspace.
+    #[error(
+        "the branch of run {run} has no {file}, which the run would go on from; was it begun in another workspace?"
+    )]
+    NoKernel {
+        /// The run.
+        run: String,
+        /// The kernel file.
+        file: String,
+    },
     /// The workspace or its files.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
@@ -111,6 +121,8 @@ pub struct Seat {
 pub struct Run {
     workspace: Option<Arc<Workspace>>,
     model_dir: PathBuf,
+    /// What the model is, once it was read.
+    config: Option<ModelConfig>,
     pool: Pool,
     record: Box<dyn Record>,
     /// What an interruption left undecided.
@@ -163,8 +175,11 @@ impl Run {
     fn of(parts: Parts, state: RunState, record: Box<dyn Record>) -> Self {
         let Parts { workspace, pool, make_agent, watcher, cancel } = parts;
         let (notes, inbox) = mpsc::unbounded_channel();
+        let model_dir = workspace.as_ref().map_or_else(PathBuf::new, |workspace| workspace.root().join(&state.model));
         Self {
-            model_dir: workspace.as_ref().map_or_else(PathBuf::new, |workspace| workspace.root().join(&state.model)),
+            // Read now, since its user may edit it while the run goes on; what cannot be read now is read when it is needed.
+            config: state.workload.pass().and_then(|_| ModelConfig::load(&model_dir).ok()),
+            model_dir,
             workspace,
             pool,
             record,
@@ -283,16 +298,6 @@ impl Run {
         self.state.note(what);
     }
 
-    /// The kernel files of the model at the start and now.
-    fn both_kernels(&self) -> Result<Kernels, RunError> {
-        let mut kernels = Kernels { before: BTreeMap::new(), after: BTreeMap::new() };
-        for (index, target) in self.state.targets.iter().enumerate() {
-            kernels.after.insert(target.op.clone(), self.incumbent(index)?);
-            kernels.before.insert(target.op.clone(), target.start_text.clone());
-        }
-        Ok(kernels)
-    }
-
     /// Compares the whole model, where there is one, before and after, and writes down how the run ended.
     async fn close(&mut self, reason: StopReason) -> Result<(), RunError> {
         self.tick();
@@ -314,7 +319,11 @@ impl Run {
                     }
                     // A resumed run comes back to this comparison at once.
                     Err(_) if self.cancel.is_cancelled() => return self.checkpoint(),
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        self.trouble(format!("the whole model could not be compared, before and after: {error}"));
+                        self.checkpoint()?;
+                        return Err(error);
+                    }
                 }
             }
             self.tick();
@@ -383,27 +392,6 @@ impl Run {
         }
     }
 
-    async fn verify(&mut self, pass: Pass) -> Result<Report, RunError> {
-        let kernels = self.both_kernels()?;
-        let config = ModelConfig::load(&self.model_dir)?;
-        let read = |path: &str| self.file(path);
-        let speedups = self.state.speedups();
-        let question = kernels.question(&config, pass, &self.state, &speedups);
-        let mut worker = self.pool.worker("the whole model, before and after").await?;
-        Ok(crate::verify::verify(&mut worker, &question, &read, &self.cancel).await?)
-    }
-
-    /// How much faster whole passes are by all that was kept so far.
-    async fn measure_in_model(&mut self, pass: Pass) -> Result<f64, RunError> {
-        let kernels = self.both_kernels()?;
-        let config = ModelConfig::load(&self.model_dir)?;
-        let read = |path: &str| self.file(path);
-        let speedups = self.state.speedups();
-        let question = kernels.question(&config, pass, &self.state, &speedups);
-        let mut worker = self.pool.worker("the whole model with what was kept").await?;
-        Ok(crate::verify::speedup(&mut worker, &question, &read, &self.cancel).await?)
-    }
-
     /// Adds the time since the last call to the run and its active target.
     fn tick(&mut self) {
         let passed = self.clock.elapsed();
@@ -417,30 +405,3 @@ impl Run {
 
 /// An operation with less of the pass is lost in the noise of whole passes; the judge's figure predicts it well enough.
 const LEAST_VISIBLE_SHARE: f64 = 0.03;
-
-/// Kernel files by operation, at the start and now.
-struct Kernels {
-    before: BTreeMap<String, String>,
-    after: BTreeMap<String, String>,
-}
-
-impl Kernels {
-    fn question<'a>(
-        &'a self,
-        config: &'a ModelConfig,
-        pass: Pass,
-        state: &RunState,
-        speedups: &'a BTreeMap<String, f64>,
-    ) -> crate::verify::Question<'a> {
-        crate::verify::Question {
-            config,
-            pass,
-            before: &self.before,
-            after: &self.after,
-            speedups,
-            unjudged: &[],
-            predicted: state.predicted().map(|(_, ratio)| ratio),
-            seed: state.seed,
-        }
-    }
-}

@@ -283,6 +283,13 @@ impl TargetState {
         self.left_files.iter().chain([&self.file]).cloned().collect()
     }
 
+    /// The text that it stands at, where the branch's tip has `tip` as its file: what it started from as long as nothing has moved the
+    /// branch to a kernel of its own; none where the branch should have one and does not.
+    pub(super) fn stands_at(&self, tip: Option<String>) -> Option<String> {
+        let is_on_the_branch = self.kept > 0 || self.incumbent.is_some();
+        tip.or_else(|| (!is_on_the_branch).then(|| self.start_text.clone()))
+    }
+
     /// Goes on with another file; the one that is left, where that is another one.
     pub(super) fn go_on_with(&mut self, file: &str) -> Option<String> {
         if self.file == file {

@@ -288,7 +288,10 @@ impl Run {
     /// The kernel file at the branch's tip.
     pub(super) fn incumbent(&self, index: usize) -> Result<String, RunError> {
         let target = &self.state.targets[index];
-        Ok(self.record.tip_text(&target.file)?.unwrap_or_else(|| target.start_text.clone()))
+        let tip = self.record.tip_text(&target.file)?;
+        target
+            .stands_at(tip)
+            .ok_or_else(|| RunError::NoKernel { run: self.state.run.clone(), file: target.file.clone() })
     }
 
     /// What a candidate is held against; none as long as the target has no kernel, and PyTorch alone is to be beaten.
@@ -303,10 +306,6 @@ impl Run {
         if let Some(source) = own {
             return Ok(source);
         }
-        let read = |path: &str| {
-            let begun = self.record.tip_text(path).ok().flatten();
-            begun.or_else(|| self.file(path))
-        };
-        Ok(OpSource::read(op, &read)?)
+        Ok(OpSource::read(op, &|path: &str| self.begun_file(path))?)
     }
 }

@@ -45,12 +45,12 @@ impl Archive {
         self.store.retry(|repository| names(repository, JOURNALS, JOURNAL)).map(|runs| runs.into_iter().collect())
     }
 
-    /// The newest run.
+    /// The newest run of this workspace. One whose journal cannot be read is not passed over: whoever opens it is told what is wrong.
     ///
     /// # Errors
     /// Git's.
     pub fn latest_run(&self) -> Result<Option<String>, HistoryError> {
-        Ok(self.runs()?.pop())
+        Ok(self.runs()?.into_iter().rev().find(|run| self.is_here(run).unwrap_or(true)))
     }
 
     /// Who is writing to the repository's history just now: the run that holds its lock.

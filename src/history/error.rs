@@ -13,6 +13,14 @@ fn known_runs(known: &[String]) -> String {
     }
 }
 
+/// Where a workspace is.
+fn workspace_at(place: &str) -> String {
+    match place.trim_end_matches('/') {
+        "" => ", the one at its root".to_owned(),
+        folder => format!(", the one in {folder}"),
+    }
+}
+
 /// What can go wrong with a run's history; each is one sentence with what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
@@ -56,6 +64,14 @@ pub enum HistoryError {
         run: String,
         /// Those there are, oldest first.
         known: Vec<String>,
+    },
+    /// The run was begun in another workspace of this repository.
+    #[error("run {run} is of another workspace of this repository{}; it goes on there, and --resume RUN names another", place.as_deref().map_or_else(String::new, workspace_at))]
+    OtherWorkspace {
+        /// The run.
+        run: String,
+        /// Where that workspace is in the repository, where the journal says so: empty, or ending in `/`.
+        place: Option<String>,
     },
     /// A run id that is none.
     #[error("`{0}` is not a run id; they look like 260214a")]

@@ -1,7 +1,8 @@
 //! The journal: one commit an experiment.
 //!
 //! Its parents are the previous entry and the candidate's commit; its tree holds `trial.json`, `evaluation.json`, `row.tsv` and
-//! `state.json`. The first one begins the run: its parent is where the branch starts, and it has only `state.json`.
+//! `state.json`. The first one begins the run: its parent is where the branch starts, and it has only `state.json` and `workspace.json`,
+//! which says where in the repository the run's workspace is.
 
 use git2::{Commit, Oid, Repository, Signature};
 use serde_json::Value;
@@ -14,6 +15,7 @@ const TRIAL: &str = "trial.json";
 const EVALUATION: &str = "evaluation.json";
 const ROW: &str = "row.tsv";
 const STATE: &str = "state.json";
+const WORKSPACE: &str = "workspace.json";
 
 /// An experiment as the journal has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,16 +103,16 @@ pub fn trailer<'m>(message: &'m str, key: &str) -> Option<&'m str> {
     last.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
 }
 
-/// Writes the commit that begins a run.
+/// Writes the commit that begins a run; `place` is its workspace's in the repository.
 pub fn begin(
     batch: &mut Batch<'_>,
-    run: &str,
+    (run, place): (&str, &str),
     start: Oid,
     state: &Value,
     who: &Signature<'_>,
 ) -> Result<Oid, git2::Error> {
     let text = message(&format!("Begin run {run}"), "", &[("Experiment".to_owned(), "0".to_owned())]);
-    commit(batch, &[(STATE, &json(state))], &text, &[start], who)
+    commit(batch, &[(STATE, json(state)), (WORKSPACE, json(&place.into()))], &text, &[start], who)
 }
 
 /// Writes a note: the run's state between experiments, such as how it ended.
@@ -223,11 +225,27 @@ pub fn chain(repository: &Repository, run: &str, newest: Oid) -> Result<Vec<Link
     Ok(links)
 }
 
+/// The place in the repository of the workspace in which a run was begun, by the entry that begins it; none where that is from before it was
+/// written down.
+pub fn place(repository: &Repository, run: &str, first: Oid) -> Result<Option<String>, HistoryError> {
+    if !has(repository, first, WORKSPACE)? {
+        return Ok(None);
+    }
+    let place = value(repository, run, first, WORKSPACE)?;
+    let text = place.as_str().ok_or_else(|| damaged(run, first, &format!("{WORKSPACE} is no text")))?;
+    Ok(Some(text.to_owned()))
+}
+
+/// The kernel file of an experiment, relative to its workspace.
+pub fn path(repository: &Repository, id: Oid) -> Result<String, HistoryError> {
+    let message = find(repository, id)?.message_bytes().to_vec();
+    Ok(trailer(&String::from_utf8_lossy(&message), "Path").unwrap_or_default().to_owned())
+}
+
 /// Reads an experiment.
 pub fn entry(repository: &Repository, run: &str, id: Oid) -> Result<JournalEntry, HistoryError> {
     let Link { number, kept, commit, .. } = link(repository, run, id)?;
-    let message = find(repository, id)?.message_bytes().to_vec();
-    let path = trailer(&String::from_utf8_lossy(&message), "Path").unwrap_or_default().to_owned();
+    let path = path(repository, id)?;
     let subject = String::from_utf8_lossy(find(repository, commit)?.message_bytes())
         .lines()
         .next()
@@ -241,10 +259,7 @@ pub fn entry(repository: &Repository, run: &str, id: Oid) -> Result<JournalEntry
         commit: commit.to_string(),
         journal: id.to_string(),
         row: row(repository, run, id)?,
-        trial: match find(repository, id)?.tree().map_err(HistoryError::git("read the journal"))?.get_name(TRIAL) {
-            Some(_) => value(repository, run, id, TRIAL)?,
-            None => Value::Null,
-        },
+        trial: if has(repository, id, TRIAL)? { value(repository, run, id, TRIAL)? } else { Value::Null },
         evaluation: value(repository, run, id, EVALUATION)?,
         state: state(repository, run, id)?,
     })
@@ -259,6 +274,11 @@ pub fn row(repository: &Repository, run: &str, id: Oid) -> Result<String, Histor
 /// The run's state after an entry.
 pub fn state(repository: &Repository, run: &str, id: Oid) -> Result<Value, HistoryError> {
     value(repository, run, id, STATE)
+}
+
+fn has(repository: &Repository, id: Oid, name: &str) -> Result<bool, HistoryError> {
+    let tree = find(repository, id)?.tree().map_err(HistoryError::git("read the journal"))?;
+    Ok(tree.get_name(name).is_some())
 }
 
 fn value(repository: &Repository, run: &str, id: Oid, name: &str) -> Result<Value, HistoryError> {

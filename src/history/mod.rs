@@ -13,6 +13,7 @@ mod ledger;
 mod names;
 mod pack;
 mod pending;
+mod place;
 mod project;
 mod prune;
 mod record;

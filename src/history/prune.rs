@@ -1,7 +1,7 @@
 //! Taking away what a run left behind: its folder, its branch where nothing is lost by it, its journal where asked.
 //!
 //! Folder and branch can be had again from the journal, which reaches every kept commit. The journal cannot: it goes only
-//! when it is named. Rows of `results.tsv` stay; they count as those of a run without a journal from then on.
+//! when it is named; as long as it is there, so is what the whole of a PyTorch model said of the kernels. Rows of `results.tsv` stay; they count as those of a run without a journal from then on.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use git2::{BranchType, Oid, Repository};
 use super::archive::{names as runs_in, newest, tip};
 use super::names::{BRANCHES, JOURNAL, JOURNALS, Names, is_run_id};
 use super::{Archive, HistoryError, journal, pack, refs};
-use crate::workspace::FileLock;
+use crate::workspace::{FileLock, WHOLE_FILE};
 
 /// What is taken away beside the folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -96,7 +96,6 @@ impl Pruner<'_> {
         let names = Names::of(run)?;
         let store = &self.archive.store;
         let folder = store.private.join(run);
-        let bytes = std::fs::symlink_metadata(&folder).is_ok().then(|| bytes_in(&folder));
         let branch = store.retry(|repository| self.branch(repository, &names, what))?;
         let experiments = store.retry(|repository| match refs::read(repository, &names.journal)? {
             Some(newest) if what.journal => {
@@ -106,9 +105,12 @@ impl Pruner<'_> {
             }
             _ => Ok(None),
         })?;
+        let has_journal = store.retry(|repository| refs::read(repository, &names.journal))?.is_some();
+        let stays = (has_journal && !what.journal).then_some(WHOLE_FILE);
+        let bytes = bytes_beside(&folder, stays);
         if !what.dry {
             if bytes.is_some() {
-                std::fs::remove_dir_all(&folder).map_err(HistoryError::io("remove", &folder))?;
+                remove_beside(&folder, stays).map_err(HistoryError::io("remove", &folder))?;
             }
             let failed = HistoryError::git("remove a run's refs");
             let repository = store.open()?;
@@ -169,6 +171,34 @@ fn is_merged(repository: &Repository, names: &Names, tip: Oid) -> Result<bool, H
         }
     }
     Ok(false)
+}
+
+/// Bytes in a run's folder beside the file that stays; none where there is nothing else.
+fn bytes_beside(folder: &Path, stays: Option<&str>) -> Option<u64> {
+    std::fs::symlink_metadata(folder).ok()?;
+    let kept = stays.and_then(|name| std::fs::metadata(folder.join(name)).ok());
+    let entries = || std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let others = entries().any(|entry| stays.is_none_or(|name| entry.file_name() != name));
+    (others || kept.is_none()).then(|| bytes_in(folder).saturating_sub(kept.map_or(0, |file| file.len())))
+}
+
+/// Removes a run's folder, or all in it beside the file that stays, where that is there.
+fn remove_beside(folder: &Path, stays: Option<&str>) -> std::io::Result<()> {
+    let Some(stays) = stays.filter(|name| folder.join(name).is_file()) else {
+        return std::fs::remove_dir_all(folder);
+    };
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name() == stays {
+            continue;
+        }
+        // A link is removed, not what it leads to.
+        match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of the files in a folder; links are not followed.

@@ -394,6 +394,6 @@ fn start(repository: &Repository, store: &Store, names: &Names, state: &Value) -
             journal::commit_tree(&mut batch, taken.tree, &text, &parents, &who).map_err(&failed)?
         }
     };
-    let journal = journal::begin(&mut batch, &names.run, start, state, &who).map_err(&failed)?;
+    let journal = journal::begin(&mut batch, (&names.run, &store.prefix), start, state, &who).map_err(&failed)?;
     Ok(Begun { pack: batch.seal(&names.run)?, start, journal, left_out: taken.left_out })
 }

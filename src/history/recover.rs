@@ -7,7 +7,7 @@ use super::journal::{self, Link};
 use super::names::Names;
 use super::pending::{Pending, RunFolder};
 use super::record::History;
-use super::{HistoryError, pack, project, refs};
+use super::{HistoryError, pack, place, project, refs};
 use crate::workspace::{LEDGER_FILE, Workspace};
 
 impl History {
@@ -15,7 +15,7 @@ impl History {
     /// not in the journal are returned, a candidate file in place, to be done again with the same seeds.
     ///
     /// # Errors
-    /// There is no such run, another run is going on, the branch was moved or is checked out, or the repository cannot
+    /// There is no such run, it is of another workspace, another run is going on, the branch was moved or is checked out, or the repository cannot
     /// be used; each in a sentence.
     pub fn open(workspace: &Workspace, run_id: &str) -> Result<(Self, Vec<Pending>), HistoryError> {
         let names = Names::of(run_id)?;
@@ -25,7 +25,9 @@ impl History {
         store.prepare(workspace)?;
         let links = store.retry(|repository| {
             refs::check_branch(repository, &names)?;
-            journal::chain(repository, run_id, newest(repository, &names)?)
+            let links = journal::chain(repository, run_id, newest(repository, &names)?)?;
+            place::check(repository, &store, run_id, &links)?;
+            Ok(links)
         })?;
         // A chain is never empty, and ends where the run begins.
         let (Some(last), Some(first)) = (links.first().copied(), links.last().copied()) else {

@@ -38,6 +38,8 @@ const PROGRAM_FILE: &str = "program.md";
 pub const PRIVATE_FOLDER: &str = ".warpsmith";
 /// In a run's folder: what happened to processes, devices, requests and git.
 pub const LOG_FILE: &str = "warpsmith.log";
+/// In a run's folder: what the whole of a PyTorch model said as the run ended. Nothing else knows what is not to be exported.
+pub const WHOLE_FILE: &str = "whole.json";
 /// In a run's folder: what its workers do.
 pub const WORKERS_FILE: &str = "workers.json";
 

@@ -144,6 +144,18 @@ fn candidates_that_are_judged_at_once_with_nothing_to_beat_must_beat_each_other(
 }
 
 #[test]
+fn one_that_kills_its_judges_is_a_crash_and_the_next_one_is_judged() {
+    let place = place(&["takes them down", "takes 5"]);
+    let deadly = place.judged_by(&format!("{SCRIPT}[[event]]\ntext = \"takes them down\"\ndies = true\n"));
+    let out = outcome(run(&deadly, &[])).ok();
+    assert_eq!(deadly.statuses(), ["crash", "keep"], "{out}");
+    check(&deadly);
+    let said = &deadly.ledger()[0].description;
+    assert!(said.contains("it took the judge down with it, 3 times"), "{said}");
+    assert_eq!(tip(&deadly), kernel("takes 5"));
+}
+
+#[test]
 fn the_tuner_says_that_there_is_nothing_to_tune_and_who_could_write_it() {
     let place = place(&[]);
     let said = place.warpsmith(&["run", KERNEL]).ok();

@@ -58,3 +58,69 @@ fn where_no_kernel_but_the_first_agrees_the_run_goes_back_to_that() {
     let run = place.only_run();
     assert_eq!(place.git(&["diff", "--stat", "main", &format!("warpsmith/{run}"), "--", "kernels"]), "");
 }
+
+/// A place where so many comparisons of the model's outputs that are `asked` cost the worker its life.
+fn where_workers_die(asked: &str, times: usize) -> Place {
+    let left = ".git/left";
+    let event = format!("[[event]]\nop = \"model\"\ntext = \"{asked}\"\nleft = \"{left}\"\ndies = true\n");
+    let place = Place::new(&kernels::keeps()).judged_by(&event);
+    place.write(left, &"x".repeat(times));
+    place
+}
+
+#[test]
+fn a_worker_that_dies_of_something_else_takes_back_nothing() {
+    let place = where_workers_die("compare Outputs", 1);
+    let out = place.run(&[]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"], "{out}");
+    assert!(
+        out.contains("the whole model with and without what was kept is asked about again: the worker died"),
+        "{out}"
+    );
+    assert!(out.contains("outputs agree"), "{out}");
+}
+
+#[test]
+fn where_the_model_does_not_even_run_as_it_was_the_machine_is_to_blame_and_what_was_kept_stays() {
+    let place = where_workers_die("compare Outputs", 1000);
+    let out = place.run(&[]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"], "{out}");
+    assert!(
+        out.contains("could not be compared with and without what was kept, which stays: the worker died"),
+        "{out}"
+    );
+    assert!(!out.contains("differ"), "{out}");
+}
+
+#[test]
+fn a_kernel_with_which_the_model_never_runs_is_taken_back() {
+    let place = where_workers_die("compare Outputs changed", 1000);
+    let out = place.run(&[]).ok();
+    assert_eq!(place.statuses(), ["base", "keep", "withdrawn"], "{out}");
+    let said = &place.ledger()[2].description;
+    assert!(
+        said.starts_with("back to #1; with #2 the model does not run, and does without: the worker died"),
+        "{said}"
+    );
+}
+
+#[test]
+fn who_edits_the_model_while_a_run_goes_on_changes_nothing_for_it() {
+    let place = Place::new(&kernels::keeps());
+    let (config, operation) = (place.root.join("model/config.json"), place.root.join("reference/rmsnorm.toml"));
+    let script = format!(
+        "#!/bin/sh\nsed -i 's/value = 200/value = 4/' \"$WARPSMITH_KERNEL\"\necho '{{' > '{}'\necho 'half' > '{}'\n\
+         echo 'Technique: tune'\necho 'Description: fewer passes'\n",
+        config.display(),
+        operation.display()
+    );
+    place.write(".git/agent.sh", &script);
+    std::fs::set_permissions(place.root.join(".git/agent.sh"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let out = place.run(&["--agent", "command", "--", "./.git/agent.sh"]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"], "{out}");
+    assert_eq!(
+        (place.read("model/config.json"), place.read("reference/rmsnorm.toml")),
+        ("{\n".into(), "half\n".into())
+    );
+    assert!(out.contains("outputs agree") && !out.contains("asked about again"), "{out}");
+}

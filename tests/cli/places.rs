@@ -45,6 +45,29 @@ fn a_workspace_in_a_subfolder_changes_only_what_is_in_it() {
 }
 
 #[test]
+fn of_two_workspaces_in_a_repository_each_goes_on_with_its_own_runs() {
+    let mut place = Place::empty();
+    let top = place.root.clone();
+    for folder in ["one", "two"] {
+        place.root = top.join(folder);
+        place.fill(&kernels::keeps());
+    }
+    place.root.clone_from(&top);
+    place.commit_all();
+    place.root = top.join("one");
+    place.begin(&RUN);
+    let run = place.only_run();
+    place.root = top.join("two");
+    let said = place.warpsmith(&["run", "model", "--resume"]).refusal();
+    assert!(said.contains("there is no run to resume here"), "{said}");
+    let said = place.warpsmith(&["run", "model", "--resume", &run]).refusal();
+    assert!(said.contains(&format!("run {run} is of another workspace of this repository, the one in one")), "{said}");
+    place.root = top.join("one");
+    place.warpsmith(&["run", "model", "--resume"]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"]);
+}
+
+#[test]
 fn a_detached_head_signing_hooks_and_no_name_do_not_stop_a_run() {
     let place = Place::new(&kernels::keeps());
     place.git(&["switch", "-q", "--detach"]);

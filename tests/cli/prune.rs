@@ -33,6 +33,24 @@ fn of_a_run_that_is_not_merged_the_folder_goes_and_branch_and_journal_stay() {
 }
 
 #[test]
+fn what_the_whole_model_said_stays_as_long_as_the_journal() {
+    let place = made();
+    let run = MADE;
+    let (folder, said) = (place.root.join(".warpsmith").join(run), r#"{"refused": [], "slower": []}"#);
+    std::fs::write(folder.join("whole.json"), said).unwrap();
+    std::fs::create_dir_all(folder.join("package/inner")).unwrap();
+    let out = place.warpsmith(&["prune", run]).ok();
+    assert!(out.contains(&format!("{run}: removed .warpsmith/{run} (")), "{out}");
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["whole.json"]);
+    assert_eq!(std::fs::read_to_string(folder.join("whole.json")).unwrap(), said);
+    let again = place.warpsmith(&["prune", run]).ok();
+    assert!(again.contains("0 B were freed") && !again.contains("removed .warpsmith"), "{again}");
+    place.warpsmith(&["prune", run, "--journal"]).ok();
+    assert!(!folder.exists());
+}
+
+#[test]
 fn a_branch_goes_when_it_is_merged_applied_or_named_and_can_be_had_again() {
     let run = MADE;
     let branch = format!("warpsmith/{run}");

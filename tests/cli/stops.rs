@@ -73,16 +73,21 @@ fn the_run_ends_with_its_budget_which_counts_what_was_spent_before() {
 }
 
 #[test]
-fn the_run_ends_at_the_hour_asked_for() {
-    // An hour that is over: what a run is told is a moment, and it is kept with the run.
+fn a_run_past_its_hour_is_not_ended_by_who_resumes_it_but_told_what_has_it_go_on() {
+    // What a run is told is a moment, and it is kept with the run.
     let place = BEGUN.copy();
     written(&place, |state| state["rules"]["until"] = json!("2026-03-01T07:00:00Z"));
-    let mut command = place.command(&["run", "model", "--resume", "--max-reverts", "50"]);
+    let mut command = place.command(&["run", "model", "--resume", "--max-reverts", "1"]);
     command.env("TZ", "UTC");
-    let out = outcome(command).ok();
-    assert!(out.contains("at the latest until 07:00"), "{out}");
-    assert!(out.contains("ended because it is 07:00"), "{out}");
-    assert_eq!(place.statuses(), ["base"]);
+    let said = outcome(command).refusal();
+    assert!(said.contains("was to end at 07:00 on 1 March, which is past; --until HH:MM or --budget TIME"), "{said}");
+    let (target, ended) = stops(&place, &["--budget", "1h", "--max-reverts", "1"]);
+    assert!(target.ends_with("  1 revert"), "{target}");
+    assert_eq!(ended, "no targets left");
+}
+
+#[test]
+fn the_run_ends_at_the_hour_asked_for() {
     // An hour that is to come, or is over by the time the run gets to it.
     let place = BEGUN.copy();
     let mut command = place.command(&["run", "model", "--resume", "--until", "23:58", "--max-reverts", "1"]);

@@ -111,3 +111,15 @@ fn an_answer_in_a_language_that_the_run_leaves_out_is_refused_in_a_sentence() {
         "it is in triton, and this run takes kernels for rmsnorm in cuda only: write it in that, or begin a run with `--language cuda,triton`"
     );
 }
+
+#[test]
+fn a_kernel_that_the_branch_should_have_and_has_not_is_not_replaced_by_the_first() {
+    let begun = target();
+    assert_eq!(begun.stands_at(None).as_deref(), Some("text"), "the branch may do without what nobody has judged");
+    assert_eq!(begun.stands_at(Some("tip".into())).as_deref(), Some("tip"));
+    let judged = TargetState { incumbent: Some(1), ..target() };
+    assert_eq!(judged.stands_at(None), None);
+    assert_eq!(judged.stands_at(Some("tip".into())).as_deref(), Some("tip"));
+    // A run of an earlier version does not say which experiment it was.
+    assert_eq!(TargetState { kept: 1, ..target() }.stands_at(None), None);
+}

@@ -4,6 +4,7 @@
 mod crashes;
 mod environments;
 mod git_meanwhile;
+mod places;
 mod refusals;
 mod runs;
 

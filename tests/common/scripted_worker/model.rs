@@ -100,7 +100,10 @@ pub fn measure(judge: &ScriptedJudge, task: &MeasureTask, cancelled: &AtomicBool
 
 /// A model with two sets of kernels.
 pub fn compare(judge: &ScriptedJudge, task: &CompareTask, cancelled: &AtomicBool) -> Result<Comparison, ForwardError> {
-    judge.endure(PASS, "", cancelled).map_err(|_| ForwardError::Cancelled)?;
+    let changed = if task.after.is_empty() { "" } else { " changed" };
+    judge
+        .endure(PASS, &format!("compare {:?}{changed}", task.depth), cancelled)
+        .map_err(|_| ForwardError::Cancelled)?;
     let model = Model::of(&task.model)?;
     let mut after = task.before.clone();
     after.extend(task.after.clone());

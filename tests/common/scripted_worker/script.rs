@@ -34,7 +34,7 @@ pub struct Script {
 struct Kernels {
     /// The operation; for an event, also `model` for a pass through one.
     op: Option<String>,
-    /// A part of the text.
+    /// A part of the text; for an event in a model, of what is asked: `compare Outputs`, with ` changed` where a kernel goes in.
     text: Option<String>,
     /// A condition over tunables, the symbols of the shape where there is one, and for a fault `SEED`, the question's (without its
     /// sign).
@@ -115,6 +115,18 @@ struct Event {
     /// The worker ends without an answer.
     #[serde(default)]
     dies: bool,
+    /// It happens as often as this file has bytes, each time one less.
+    #[serde(default)]
+    left: Option<std::path::PathBuf>,
+}
+
+impl Event {
+    /// Whether it happens once more, which is then taken off.
+    fn is_left(&self) -> bool {
+        let Some(path) = &self.left else { return true };
+        let Ok(bytes) = std::fs::read(path) else { return false };
+        !bytes.is_empty() && std::fs::write(path, &bytes[1..]).is_ok()
+    }
 }
 
 /// What a worker goes through before it answers.
@@ -190,7 +202,7 @@ impl Script {
 
     /// What the worker goes through.
     pub fn ordeal(&self, asked: &Asked<'_>) -> Ordeal {
-        let event = self.event.iter().find(|event| event.kernels.hold(asked));
+        let event = self.event.iter().find(|event| event.kernels.hold(asked) && event.is_left());
         event.map_or_else(Ordeal::default, |event| Ordeal {
             delay_ms: event.delay_ms,
             until: event.until.clone(),
