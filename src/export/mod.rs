@@ -152,6 +152,9 @@ pub struct Plan {
     pub name: String,
     /// The region's hash.
     pub key: String,
+    /// The hash that a graph has there before Inductor gives its tensors the strides that were judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain: Option<String>,
     /// The same without sizes.
     pub family: String,
     /// What the region is made of.

@@ -221,6 +221,7 @@ fn kernel(
     Ok(Plan {
         name: name.clone(),
         key: chosen.region.key.clone(),
+        plain: chosen.region.plain.clone(),
         family: chosen.region.family.clone(),
         kind: chosen.region.kind,
         inputs: inputs.ok_or_else(nothing)?,

@@ -198,6 +198,10 @@ impl DrawPlan {
                 // One multiplication an element instead of a division.
                 normal(values, first, stream, factor / SUM4_SIGMA, shift);
             }
+            Distribution::Rectified => {
+                normal(values, first, stream, factor / SUM4_SIGMA, shift);
+                values.iter_mut().filter(|value| **value < 0.0).for_each(|value| *value = 0.0);
+            }
             Distribution::Uniform => indexed.for_each(|(v, i)| *v = (stream.uniform(i) * factor + shift) as f32),
             Distribution::Constant => values.fill((factor + shift) as f32),
             Distribution::Alternating => {

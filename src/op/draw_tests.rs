@@ -141,6 +141,15 @@ fn a_tensor_of_few_rows_has_each_special_in_one_of_them() {
 }
 
 #[test]
+fn rectified_values_are_normal_ones_and_zero_where_these_are_below_zero() {
+    let of = |dist| Draw { scale: Some("2".parse().unwrap()), shift: Some("0.5".parse().unwrap()), ..plain(dist) };
+    let [all, rectified] =
+        [Distribution::Normal, Distribution::Rectified].map(|dist| floats(&drawn(30, 40, &of(dist), Dtype::F32, 6)));
+    assert!(all.iter().zip(&rectified).all(|(value, rectified)| rectified.to_bits() == value.max(0.0).to_bits()));
+    assert!(all.iter().any(|value| *value < 0.0));
+}
+
+#[test]
 fn steps_are_multiples_of_the_scale_and_all_of_them_occur() {
     let how =
         Draw { scale: Some("0.5".parse().unwrap()), shift: Some("-1".parse().unwrap()), ..plain(Distribution::Steps) };

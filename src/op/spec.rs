@@ -192,6 +192,8 @@ impl Draw {
 pub enum Distribution {
     /// Mean 0, variance 1 (`rng::Stream::normal`).
     Normal,
+    /// Normal values, scaled and shifted, of which those below zero are zero: as behind a ReLU.
+    Rectified,
     /// Uniform in [0, 1).
     Uniform,
     /// All ones.

@@ -179,6 +179,14 @@ impl Compiled {
                 100.0 * gaps_us / self.captured.compiled_us
             ));
         }
+        let waits_us = self.between_us().filter(|_| self.captured.graph_us.is_none()).unwrap_or(0.0);
+        if waits_us > MOST_OTHER * self.captured.compiled_us {
+            notes.push(format!(
+                "in {:.0} % of the compiled pass the device waits for the host, which no kernel shortens. The pass cannot be a CUDA graph as it is: fewer graph \
+                 breaks, no value read back from the device (`.item()`, a mask's count), or a larger batch do",
+                100.0 * waits_us / self.captured.compiled_us
+            ));
+        }
         let account = self.account();
         if account.other_us > MOST_OTHER * account.base_us && !self.has_the_same_kernels() {
             notes.push(format!(
@@ -204,6 +212,7 @@ pub(crate) mod tests {
             name: name.into(),
             kind,
             key: format!("key of {name}"),
+            plain: None,
             family: String::new(),
             operators: vec!["mul".into()],
             modules: vec!["layers.0.norm".into()],

@@ -74,13 +74,16 @@ impl Compiled {
     /// What lies between kernels.
     fn between(&self, width: usize) -> String {
         let Some((us, kernels)) = self.between_us().zip(self.captured.kernels) else { return String::new() };
+        let why = match self.captured.graph_us {
+            Some(_) => format!("{:.2} µs a kernel: one that does the work of two saves that", us / kernels.max(1.0)),
+            None => "the device waits for the host: launches, Python between graphs, values read back".into(),
+        };
         format!(
-            "    {:<width$} {:<7} {kernels:>5.0} {:>9.3} {:>6}  {:.2} µs a kernel: one that does the work of two saves that\n",
+            "    {:<width$} {:<7} {kernels:>5.0} {:>9.3} {:>6}  {why}\n",
             "between kernels",
             "",
             us / 1e3,
             format!("{:.1}%", 100.0 * us / self.account().base_us),
-            us / kernels.max(1.0)
         )
     }
 

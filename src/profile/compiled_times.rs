@@ -44,14 +44,14 @@ impl Compiled {
         own.map(|region| Some(f64::from(region.calls) * region.busy_us? - self.us_of(region))).sum()
     }
 
-    /// What lies between the kernels of the pass as a CUDA graph, µs: each begins a little after the one before has ended. None where not every
-    /// kernel's own time is known.
+    /// What lies between the kernels of the pass, µs: of a CUDA graph each begins a little after the one before has ended; where the pass can be
+    /// none, the device waits there for the host. None where not every kernel's own time is known.
     #[must_use]
     pub fn between_us(&self) -> Option<f64> {
         let it = &self.captured;
         let alone = |region: &Region| region.us.is_none() || region.busy_us.is_some();
         let known = it.others.is_some() || it.regions.iter().all(alone);
-        it.graph_us.zip(it.busy_us).filter(|_| known).map(|(graph_us, busy_us)| (graph_us - busy_us).max(0.0))
+        it.busy_us.filter(|_| known).map(|busy_us| (self.device_us() - busy_us).max(0.0))
     }
 
     /// Whether the parts have as many kernels together as the pass: what they take longer there than alone is then no other's time.
@@ -133,6 +133,22 @@ mod tests {
         // Parts whose own times are longer than the pass has are still all there is.
         profile.captured.regions[1].busy_us = Some(60.0);
         assert!(near(profile.account().overlap_us, 12.0));
+    }
+
+    #[test]
+    fn where_a_pass_can_be_no_graph_what_lies_between_its_kernels_is_the_hosts() {
+        let mut profile = sample();
+        (profile.captured.busy_us, profile.captured.kernels) = (Some(40.0), Some(4.0));
+        profile.captured.others = Some(vec![Ran { name: "Memcpy DtoH".into(), count: 1, us: 2.0 }]);
+        for (region, us) in profile.captured.regions.iter_mut().zip([8.0, 30.0, 0.0, 0.0]) {
+            region.ran = Some(vec![Ran { name: "kernel".into(), count: 1, us }]);
+        }
+        assert!(near(profile.between_us().unwrap(), 60.0) && near(profile.account().other_us, 0.0));
+        let text = profile.table();
+        for part in ["between kernels", "the device waits for the host", "60.0%", "in 60 % of the compiled pass"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("µs a kernel"), "{text}");
     }
 
     #[test]

@@ -123,7 +123,9 @@ fn unlike(described: &Described) -> Option<String> {
     for input in &described.inputs {
         let Argument::Input(TensorForm { name, dtype, figures, .. }) = input else { continue };
         match (element(dtype), figures) {
-            (Some("T"), Some(Figures { zeros, count, min, max, .. })) if *count > 64 && *zeros > 0.02 && min < max => {
+            (Some("T"), Some(Figures { zeros, count, min, max, rectified: None, .. }))
+                if *count > 64 && *zeros > 0.02 && min < max =>
+            {
                 return Some(format!("{:.0} % of `{name}` are zeros, which a draw would lose", 100.0 * zeros));
             }
             (Some("i64"), Some(Figures { min, max, .. })) if min == max => {
@@ -259,7 +261,7 @@ fn drawn(form: &TensorForm, structure: &[String]) -> Result<String, String> {
 /// How values are drawn here that are like those of a tensor, as far as its figures say.
 fn usual(form: &TensorForm) -> Result<String, String> {
     let name = &form.name;
-    let Figures { min, max, mean, deviation, whole, count, .. } =
+    let Figures { min, max, mean, deviation, whole, count, rectified, .. } =
         form.figures.ok_or_else(|| format!("the values of `{name}` were not drawn"))?;
     if ![min, max, mean, deviation].iter().all(|value| value.is_finite()) {
         return Err(format!("`{name}` is not finite"));
@@ -277,6 +279,9 @@ fn usual(form: &TensorForm) -> Result<String, String> {
     let draw = if min == max {
         // What a layer starts with (ones, zeros) is no value that a kernel may rely on; what is positive stays so.
         if min == 0.0 { normal(0.25, 0.0) } else { uniform(0.5 * min, min) }
+    } else if let Some([scale, shift]) = rectified {
+        let [scale, shift] = [scale, shift].map(|it| quoted(&float(rounded(it))));
+        format!("{{ dist = \"rectified\", scale = {scale}, shift = {shift} }}")
     } else if whole && count > 16 {
         return Err(format!("`{name}` holds whole numbers in a floating type, which a draw would lose"));
     } else if max <= mean + UNIFORM * deviation && min >= mean - UNIFORM * deviation || min >= 0.0 {
@@ -324,7 +329,7 @@ mod tests {
     use super::*;
 
     fn figures(min: f64, max: f64, mean: f64, deviation: f64) -> Option<Figures> {
-        Some(Figures { min, max, mean, deviation, zeros: 0.0, whole: min == max, count: 4096 })
+        Some(Figures { min, max, mean, deviation, zeros: 0.0, whole: min == max, count: 4096, rectified: None })
     }
 
     fn form(name: &str, shape: &[usize], dtype: &str, figures: Option<Figures>) -> TensorForm {
@@ -404,6 +409,23 @@ mod tests {
             }
         };
         assert_eq!(hostile(&halved), scaled);
+    }
+
+    #[test]
+    fn what_is_zero_in_part_is_a_regions_input_where_it_is_drawn_so() {
+        let of = |rectified| {
+            let mut it = described();
+            if let Argument::Input(form) = &mut it.inputs[0] {
+                form.figures = Some(Figures { zeros: 0.5, rectified, ..figures(0.0, 3.0, 0.4, 0.58).unwrap() });
+            }
+            Problem::region("a.py", "", it, Bar::Compiled)
+        };
+        let refused = of(None).unwrap_err().to_string();
+        assert!(refused.contains("50 % of `x` are zeros"), "{refused}");
+        let source = of(Some([1.04, -0.0001])).unwrap().source;
+        assert!(source.toml.contains("dist = \"rectified\", scale = \"1\", shift = \"-0.0001\""), "{}", source.toml);
+        let op = source.operation().unwrap();
+        assert!(op.hostile_inputs().any(|it| it.name == "shifted in x"), "what a kernel meets beside is free");
     }
 
     #[test]

@@ -380,4 +380,7 @@ pub struct Figures {
     pub whole: bool,
     /// Of how many.
     pub count: u64,
+    /// Scale and shift of the normal values that these are where those below zero are made zero, as behind a ReLU; none where they are not like that.
+    #[serde(default)]
+    pub rectified: Option<[f64; 2]>,
 }

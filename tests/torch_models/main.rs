@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod compared;
+mod convolved;
 mod guilty;
 mod mixed;
 mod together;

@@ -10,12 +10,15 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from . import direct, regions
-from .launch import ready
+from .launch import alike, ready
 from .operators import LOADED, UNUSABLE, operator_of
 from .plans import KERNELS, NAME, TORCH, VERSION, say
 
 # Graphs that one function may have: one for each form of its inputs.
 GRAPHS = 64
+
+# Kernels for strides that a graph does not have by itself, by the key that it has.
+PLAIN = {kernel["plain"]: kernel["key"] for kernel in KERNELS if kernel.get("plain")}
 
 _before = None
 # What `enable` was asked for.
@@ -75,8 +78,9 @@ def wanted(only):
     return {key: kernel for key, kernel in LOADED.items() if only is None or kernel.name in only}
 
 
-def place(graph, asked=ALL):
-    """Replaces what is known; leaves a graph untouched of which nothing is."""
+def place(graph, asked=ALL, lays_out=True):
+    """Replaces what is known; leaves a graph untouched of which nothing is. `lays_out` says whether what follows can have tensors lie in memory as the
+    kernels want them."""
     global _graphs
     _graphs += 1
     only = asked.only
@@ -93,13 +97,13 @@ def place(graph, asked=ALL):
         return 0
     # First on a copy: where nothing is placed nothing is changed.
     count = len(KERNELS if only is None else only)
-    if not chosen(copied(gm), kernels, asked):
+    if not chosen(copied(gm), kernels, asked, lays_out):
         families = {kernel["family"] for kernel in KERNELS if only is None or kernel["name"] in only}
         others = {region.family for region in all_regions(copied(gm))} & families
         if others:
             say(f"a graph has {len(others)} of the {count} computations at shapes, strides or types that were not judged; it stays as it is")
         return 0
-    found = chosen(gm, kernels, asked)
+    found = chosen(gm, kernels, asked, lays_out)
     for region in found:
         replace(graph, region)
     names = {}
@@ -124,14 +128,14 @@ def all_regions(gm):
     return [*pairs, *fusible, *calls]
 
 
-def chosen(gm, kernels, asked):
+def chosen(gm, kernels, asked, lays_out):
     """Regions with one of the kernels; the larger ones first, and none that share a node, or read of each other in a circle."""
     taken, found = set(), []
     for region in all_regions(gm):
         if not regions.is_static(region) or taken & set(region.nodes):
             continue
-        region.key_ = region.key
-        if region.key_ in kernels and is_for(kernels[region.key_], region, asked):
+        region.key_ = key_of(region, kernels, lays_out)
+        if region.key_ is not None and is_for(kernels[region.key_], region, asked):
             taken |= set(region.nodes)
             found.append(region)
     if regions.is_acyclic(gm.graph, found):
@@ -141,6 +145,20 @@ def chosen(gm, kernels, asked):
         if regions.is_acyclic(gm.graph, [*without, region]):
             without.append(region)
     return without
+
+
+def key_of(region, kernels, lays_out):
+    """The key of the kernel for it: its own, or that of one for strides that Inductor is asked for; none where there is none. What the graph returns
+    lies as the model says."""
+    key = region.key
+    key = key if key in kernels else PLAIN.get(key)
+    if key not in kernels:
+        return None
+    kernel = kernels[key]
+    sides = (*zip(region.inputs, kernel.forms), *zip(region.outputs, kernel.made))
+    others = [node for node, (_, stride, _) in sides if not has_strides(node.meta["val"], stride)]
+    returned = any(user.op == "output" for node in others for user in node.users if node in region.outputs)
+    return key if not others or (lays_out and not returned) else None
 
 
 def is_for(kernel, region, asked):
@@ -162,9 +180,10 @@ def replace(graph, region):
         for one in node.all_input_nodes:
             if one not in inside and one not in inputs:
                 inputs.append(one)
-    values = [node.meta["val"] for node in region.outputs]
-    last = region.nodes[-1]
-    with graph.inserting_after(last):
+    kernel, last = LOADED[region.key_], region.nodes[-1]
+    values = [laid_out(node.meta["val"], stride) for node, (_, stride, _) in zip(region.outputs, kernel.made)]
+    with graph.inserting_before(last.next):
+        inputs = [in_strides(graph, one, stride) for one, (_, stride, _) in zip(inputs, kernel.forms)]
         call = graph.call_function(operator_of(region.key_), tuple(inputs))
     single = len(values) == 1
     call.meta["val"] = values[0] if single else tuple(values)
@@ -187,6 +206,26 @@ def replace(graph, region):
     for node in reversed(region.nodes):
         graph.erase_node(node)
     in_order(graph)
+
+
+def has_strides(value, stride):
+    return value.stride() == stride or alike(value, stride)
+
+
+def laid_out(value, stride):
+    """The same tensor with these strides; itself where it has them."""
+    return value if has_strides(value, stride) else value.new_empty_strided(value.shape, stride)
+
+
+def in_strides(graph, node, stride):
+    """A node's value as it is judged. Inductor has whoever computes it write it so where nothing else was promised, and copies it elsewhere."""
+    value = node.meta["val"]
+    wanted = laid_out(value, stride)
+    if wanted is value:
+        return node
+    forced = graph.call_function(torch.ops.prims.inductor_force_stride_order.default, (node, list(stride)))
+    forced.meta["val"] = wanted
+    return forced
 
 
 def in_order(graph):
@@ -331,7 +370,7 @@ def backend(gm, inputs, asked=ALL):
         compile_fx.view_to_reshape(lowered)
         with torch.no_grad():
             mode = compile_fx.fake_tensor_prop(lowered, values)
-        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked)), shape_padding=False):
+        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked, lays_out=False)), shape_padding=False):
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
         for node in lowered.graph.nodes:
             node.target = functions.get(node.target, node.target)

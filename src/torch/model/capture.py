@@ -104,26 +104,6 @@ class Recorder(torch.fx.Interpreter):
         return value
 
 
-def figures(tensor):
-    """What values are like: of at most a million, evenly taken."""
-    if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32)):
-        return None
-    flat = tensor.detach().reshape(-1)
-    flat = flat[:: max(1, flat.numel() >> 20)].to(torch.float64)
-    flat = flat[flat.isfinite()]
-    if flat.numel() == 0:
-        return None
-    return {
-        "min": float(flat.min()),
-        "max": float(flat.max()),
-        "mean": float(flat.mean()),
-        "deviation": float(flat.std()) if flat.numel() > 1 else 0.0,
-        "zeros": float((flat == 0).double().mean()),
-        "whole": bool((flat == flat.round()).all()),
-        "count": flat.numel(),
-    }
-
-
 def described(captured, region, parameters):
     """A region as a row: what it is called, where it comes from, its text; why it can be no target, if so."""
     def parameter(node):
@@ -146,6 +126,7 @@ def described(captured, region, parameters):
         "name": f"{slug(work, region.kind)}_{key[:8]}",
         "kind": region.kind,
         "key": key,
+        "plain": region.plain if region.plain != key else None,
         "family": family,
         "operators": work,
         "modules": modules,
@@ -296,6 +277,13 @@ def profile(request):
     skipped = [" ".join(str(why).split())[:200] for why in torch._dynamo.utils.counters["unimplemented"]]
     skipped = [why for why in skipped if not any(why[:40] in one for one in broken)]
     answer["capture_s"] = time.perf_counter() - began
+    torch._dynamo.reset()
+    tell("compiling it")
+    began = time.perf_counter()
+    compiled = torch.compile(model, dynamic=False)
+    with noting() as written, torch.no_grad():
+        compiled(*arguments)
+    answer["compile_s"] = fresh_compile_s or time.perf_counter() - began
     rows, ones, whole = {}, {}, {}
     if not graphs:
         notes.append("torch.compile takes no part of this model: what it calls the compiled pass is the eager one")
@@ -304,6 +292,8 @@ def profile(request):
         if not hasattr(captured, "cut"):
             notes.append("a graph was not run, and nothing is known of its values")
             captured.cut = cut(captured.gm)
+    lay_out(graphs, written)
+    for captured in graphs:
         for part in captured.cut:
             for region in part:
                 key = region.key
@@ -336,13 +326,6 @@ def profile(request):
                 row["shipped"] = shipped(row, ones[key], device)
         except Exception as error:
             notes.append(f"{row['name']} could not be compared with the operations that ship: {type(error).__name__}: {first_line(error)}")
-    torch._dynamo.reset()
-    tell("compiling it")
-    began = time.perf_counter()
-    compiled = torch.compile(model, dynamic=False)
-    with noting() as written, torch.no_grad():
-        compiled(*arguments)
-    answer["compile_s"] = fresh_compile_s or time.perf_counter() - began
     # What is asked for by its place has a share of the time; regions are many.
     calls = {"eager": (lambda: model(*arguments), 1.0), "compiled": (lambda: compiled(*arguments), 1.0), "small": (small(device), 0.1)}
     if request["max_autotune"]:
@@ -372,7 +355,10 @@ def profile(request):
     del eager
     # After all that is timed: who traces launches lengthens them, and may go on doing so.
     answer["kernels"] = answer["busy_us"] = answer["others"] = None
-    if "graph" in times and (running := traced(replay)):
+    # A pass that no graph can hold is traced as it is called, with the host between its kernels.
+    with torch.no_grad():
+        running = traced(replay if "graph" in times else calls["compiled"][0]) if torch.device(device).type == "cuda" else None
+    if running:
         tell("tracing its kernels")
         answer["kernels"], answer["busy_us"] = len(running), sum(us for _, us in running)
         for key, count in replays.items():

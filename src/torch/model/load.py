@@ -232,6 +232,8 @@ def graphed(call, device):
         return Replay(call, graph)
     except Exception:
         torch.cuda.synchronize()
+        # A capture that failed leaves the generator as one that is being captured, and it draws no more numbers.
+        torch.cuda.default_generators[torch.cuda.current_device()].graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
         return None
 
 

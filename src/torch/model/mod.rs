@@ -117,6 +117,9 @@ pub struct Region {
     pub kind: Kind,
     /// Hash of operators, wiring, constants, sizes, strides and types.
     pub key: String,
+    /// The same by the strides that the graph has by itself, where Inductor gives tensors others: convolutions run channels-last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain: Option<String>,
     /// The same without sizes.
     pub family: String,
     /// Its operators in order, views left out.

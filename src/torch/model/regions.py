@@ -24,6 +24,8 @@ class Region:
 
     def __init__(self, nodes, kind):
         self.nodes, self.kind = nodes, kind
+        # Its key by the strides that the graph has by itself, where others were found (`lay_out`).
+        self.plain = None
         inside = set(nodes)
         self.inputs = []
         for node in nodes:

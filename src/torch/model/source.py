@@ -1,5 +1,9 @@
 """A region as readable PyTorch: `reference(...)`, which Warpsmith's judge evaluates in any floating type."""
 
+import math
+
+import torch
+
 HEAD = '''"""{title}
 
 {places}
@@ -109,11 +113,48 @@ def formed(value):
     return order, [value.shape[at] for at in order]
 
 
+def figures(tensor):
+    """What values are like: of at most a million, evenly taken."""
+    if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32)):
+        return None
+    flat = tensor.detach().reshape(-1)
+    flat = flat[:: max(1, flat.numel() >> 20)].to(torch.float64)
+    flat = flat[flat.isfinite()]
+    if flat.numel() == 0:
+        return None
+    found = {
+        "min": float(flat.min()),
+        "max": float(flat.max()),
+        "mean": float(flat.mean()),
+        "deviation": float(flat.std()) if flat.numel() > 1 else 0.0,
+        "zeros": float((flat == 0).double().mean()),
+        "whole": bool((flat == flat.round()).all()),
+        "count": flat.numel(),
+    }
+    return {**found, "rectified": rectified(**found)}
+
+
+def rectified(min, mean, deviation, zeros, whole, **_):
+    """Scale and shift of normal values that look so where those below zero are made zero, as behind a ReLU; none where no such values do. The
+    share of zeros and the mean tell both; the deviation must be what these give, within a half: a few large values among zeros are none."""
+    if min != 0 or mean <= 0 or whole or not 0.02 < zeros < 0.98:
+        return None
+    cut = torch.special.ndtri(torch.tensor(zeros, dtype=torch.float64)).item()
+    density = math.exp(-cut * cut / 2) / math.sqrt(2 * math.pi)
+    scale = mean / (density - cut * (1 - zeros))
+    squares = scale * scale * ((1 + cut * cut) * (1 - zeros) - cut * density)
+    expected = math.sqrt(max(squares - mean * mean, 0))
+    return [scale, -cut * scale] if expected / 1.5 < deviation < 1.5 * expected else None
+
+
 def draw(shape, value, found):
     if not value.is_floating_point():
         low, high = (int(found["min"]), int(found["max"]) + 1) if found else (0, 2)
         return f"torch.randint({low}, {high}, {shape}, dtype={value.dtype})"
     mean, deviation = (found["mean"], found["deviation"]) if found else (0.0, 1.0)
+    if found and found["rectified"]:
+        scale, shift = found["rectified"]
+        return f"torch.relu(torch.randn({shape}) * {scale:.3g} + {shift:.3g}).to({value.dtype})"
     if found and found["min"] >= 0:
         return f"(torch.rand({shape}) * {found['max'] - found['min']:.3g} + {found['min']:.3g}).to({value.dtype})"
     return f"(torch.randn({shape}) * {deviation:.3g} + {mean:.3g}).to({value.dtype})"
@@ -152,8 +193,6 @@ def said_attention(node, local):
 
 def said(value, local):
     """An argument as Python writes it."""
-    import torch
-
     if isinstance(value, torch.fx.Node):
         return local[value]
     if isinstance(value, (list, tuple)):

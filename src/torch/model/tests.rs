@@ -16,6 +16,7 @@ fn region() -> Region {
         name: "mul_0123abcd".into(),
         kind: Kind::Fusible,
         key: "0123abcd".into(),
+        plain: None,
         family: "f".into(),
         operators: vec!["mul".into()],
         modules: vec!["norm".into()],

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import time
+from typing import NamedTuple
 
 import torch
 
@@ -56,14 +57,20 @@ def ran_in(replay, times):
 
 @contextlib.contextmanager
 def noting():
-    """What the code calls that torch.compile writes meanwhile: for each graph, in order, the name of a kernel that Inductor writes, or none for a
-    library's, and the nodes that it computes, as [`told`] has them. Nothing of another PyTorch than those that have this place."""
+    """The code that torch.compile writes meanwhile: for each graph, in order, a [`Written`]. Nothing of another PyTorch than those that have these
+    places."""
     from torch._inductor import config, debug
     from torch._inductor.codegen import cpp, triton
+    from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    place_name, graphs = "set_kernel_post_grad_provenance_tracing", {}
-    original = getattr(debug, place_name, None)
+    place_name, graphs, made = "set_kernel_post_grad_provenance_tracing", {}, {}
+    original, run_node = getattr(debug, place_name, None), GraphLowering.run_node
+
+    def lower(graph, node):
+        # With the graph, so that no other has its place in memory meanwhile.
+        result = made.setdefault(id(graph), (graph, {}))[1][told(node)] = run_node(graph, node)
+        return result
 
     def note(schedule, name, is_extern=False):
         calls = graphs.setdefault(id(V.graph), (V.graph, []))[1]
@@ -82,13 +89,56 @@ def noting():
     try:
         for place in places:
             setattr(place, place_name, note)
+        GraphLowering.run_node = lower
         # A graph from the cache is not written.
         with config.patch(fx_graph_cache=False):
             yield found
     finally:
         for place in places:
             setattr(place, place_name, original)
-        found += [calls for _, calls in graphs.values()]
+        GraphLowering.run_node = run_node
+        for key, (_, calls) in graphs.items():
+            strides = {node: strides_of(one) for node, one in made.get(key, (None, {}))[1].items()}
+            found.append(Written(calls, {node: some for node, some in strides.items() if some is not None}))
+
+
+class Written(NamedTuple):
+    """A graph as Inductor wrote it: what its code calls, in order, each the name of a kernel that Inductor writes, or none for a library's, and the
+    nodes that it computes; and the strides of what nodes give. Nodes are as [`told`] has them."""
+
+    calls: list
+    strides: dict
+
+
+def strides_of(made):
+    """How a tensor lies in memory, once all code is written; none for what is computed wherever it is read."""
+    from torch._inductor.ir import as_storage_and_layout
+
+    try:
+        return tuple(int(one) for one in as_storage_and_layout(made, freeze=False)[1].stride)
+    except Exception:
+        return None
+
+
+def lay_out(graphs, written):
+    """Gives what nodes compute the strides that Inductor gives it, where these are others than PyTorch's own: convolutions, and what lies between
+    them, run channels-last whatever the model says. A region's key is another then; `plain` is the one that the graph by itself has."""
+    for captured, one in zip(graphs, written if len(written) == len(graphs) else ()):
+        found = {}
+        for node in captured.gm.graph.nodes:
+            value, strides = node.meta.get("val"), one.strides.get(told(node))
+            if strides is None or node.op != "call_function" or is_moved(node) or not isinstance(value, torch.Tensor):
+                continue
+            if any(size > 1 and own != other for size, own, other in zip(value.shape, value.stride(), strides)):
+                other = value.new_empty_strided(value.shape, strides)
+                # What reads memory by steps of its own reads other elements then.
+                if permutation(other) is not None and not any(packet(user) == "as_strided" for user in node.users):
+                    found[node] = other
+        if found:
+            for region in (region for part in captured.cut for region in part):
+                region.plain = region.key
+        for node, value in found.items():
+            node.meta["val"] = value
 
 
 def told(node):
@@ -103,11 +153,11 @@ def owned(written, graphs):
     if len(written) != len(graphs) or any(captured.runs > 1 for captured in graphs):
         return None
     calls = []
-    for lines, captured in zip(written, graphs):
+    for one, captured in zip(written, graphs):
         home = {}
         for region in (region for part in captured.cut[:2] for region in part):
             home.update(dict.fromkeys(map(told, region.nodes), (region.key, region.kind)))
-        for name, nodes in lines:
+        for name, nodes in one.calls:
             found = [home[node] for node in nodes if node in home]
             # What a library is called with is among its nodes, too.
             found = [one for one in found if name or one[1] == "library"] or found

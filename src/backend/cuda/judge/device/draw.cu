@@ -1,7 +1,7 @@
 // Drawing a tensor: the same bits as `op::DrawPlan` gives on a processor. Operations on doubles are rounded one by one, so
 // nothing is contracted.
 
-enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5, FILE_DRAWN = 6 };
+enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5, FILE_DRAWN = 6, RECTIFIED = 7 };
 enum { ROWS_ALIKE = 0, ROWS_MILD = 1, ROWS_WIDE = 2, ROWS_REPEATED = 3 };
 #define SPECIALS 16
 #define SUM4_SIGMA 37837.2272205
@@ -67,11 +67,13 @@ __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column
     // Of rows that repeat the first, values are drawn by column.
     const u64 n = d.row_scale == ROWS_REPEATED ? column : i;
     switch (d.dist) {
-    case NORMAL: {
+    case NORMAL:
+    case RECTIFIED: {
         const u64 even = 0x0000ffff0000ffffull, word = bits(d.values, n);
         const u64 pairs = (word & even) + ((word >> 16) & even);
         const int sum = (int)((u32)pairs + (u32)(pairs >> 32)) - 131070;
-        return __double2float_rn(__dadd_rn(__dmul_rn((double)sum, __ddiv_rn(factor, SUM4_SIGMA)), d.shift));
+        const float value = __double2float_rn(__dadd_rn(__dmul_rn((double)sum, __ddiv_rn(factor, SUM4_SIGMA)), d.shift));
+        return d.dist == RECTIFIED && value < 0 ? 0 : value;
     }
     case UNIFORM: return __double2float_rn(__dadd_rn(__dmul_rn(uniform(d.values, n), factor), d.shift));
     case STEPS: return __double2float_rn(__dadd_rn(__dmul_rn((double)below(d.values, n, 8), factor), d.shift));
