@@ -121,10 +121,10 @@ fn find(args: &Args) -> anyhow::Result<(Workspace, Archive, String)> {
     let (workspace, archive) = super::status::workspace(model)?;
     let wanted = model.canonicalize()?;
     for run in archive.runs()?.into_iter().rev() {
-        let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
         if !archive.is_here(&run)? {
             continue;
         }
+        let state: RunState = serde_json::from_value(archive.state(&run)?).with_context(|| format!("run {run}"))?;
         if workspace.root().join(&state.model).canonicalize().is_ok_and(|path| path == wanted) {
             return Ok((workspace, archive, run));
         }

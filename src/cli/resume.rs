@@ -63,7 +63,10 @@ async fn resume(wanted: &Wanted<'_>, workspace: &Workspace, named: &str) -> anyh
         );
     }
     (wanted.override_rules)(&mut state.rules)?;
-    if let (None, Some(hour)) = (&state.ended, past_hour(&state.rules, Moment(jiff::Timestamp::now()))) {
+    let past = past_hour(&state.rules, Moment(jiff::Timestamp::now()));
+    // With an hour or a budget of its own it begins experiments again.
+    state.closing &= past.is_some();
+    if let (None, false, Some(hour)) = (&state.ended, state.closing, past) {
         bail!("run {run} was to end at {hour}, which is past; --until HH:MM or --budget TIME has it go on");
     }
     if let Some(reason) = &state.ended {

@@ -302,6 +302,7 @@ impl Run {
     async fn close(&mut self, reason: StopReason) -> Result<(), RunError> {
         self.tick();
         if reason != StopReason::Interrupted {
+            self.state.closing = true;
             // What was under way when it was interrupted, and is not gone on with.
             self.withdraw_pending()?;
             self.give_up_all_mending()?;

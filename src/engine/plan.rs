@@ -186,6 +186,7 @@ fn begun(
         troubles: Vec::new(),
         resumed: 0,
         resumed_at: Vec::new(),
+        closing: false,
         ended: None,
         verified: None,
     }

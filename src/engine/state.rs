@@ -76,6 +76,9 @@ pub struct RunState {
     /// The experiment that each resumption went on with, oldest first.
     #[serde(default)]
     pub resumed_at: Vec<u64>,
+    /// Whether its experiments are over, and only the comparison of the whole model is missing.
+    #[serde(default)]
+    pub closing: bool,
     /// Why the run ended, once it has.
     pub ended: Option<StopReason>,
     /// The whole model before and after, once the run has ended.

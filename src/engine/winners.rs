@@ -120,6 +120,7 @@ mod tests {
             resumed_at: Vec::new(),
             ceilings: None,
             troubles: Vec::new(),
+            closing: false,
             ended: None,
             verified: None,
         }

@@ -9,7 +9,7 @@ use git2::{Buf, Oid, Repository, Sort};
 
 use super::archive::Archive;
 use super::names::{BRANCHES, JOURNAL, JOURNALS, Names};
-use super::{HistoryError, pack, refs};
+use super::{HistoryError, journal, pack, place, refs};
 use crate::workspace::{Workspace, write_synced};
 
 /// The first line: git's format of its version 2 (`gitformat-bundle`).
@@ -109,6 +109,8 @@ pub fn unbundle(workspace: &Workspace, path: &Path) -> Result<String, HistoryErr
         HistoryError::Git { source, .. } => bad(&format!("its objects cannot be read ({})", source.message())),
         error => error,
     })?;
+    let here = store.open()?;
+    place::check(&here, &store, &run, &journal::chain(&here, &run, *journal)?)?;
     let open = || store.open();
     for (name, id) in [(&names.journal, *journal), (&names.branch, *branch)] {
         let here = refs::read(&store.open()?, name)?;

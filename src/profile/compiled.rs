@@ -182,8 +182,8 @@ impl Compiled {
         let waits_us = self.between_us().filter(|_| self.captured.graph_us.is_none()).unwrap_or(0.0);
         if waits_us > MOST_OTHER * self.captured.compiled_us {
             notes.push(format!(
-                "in {:.0} % of the compiled pass the device waits for the host, which no kernel shortens. The pass cannot be a CUDA graph as it is: fewer graph \
-                 breaks, no value read back from the device (`.item()`, a mask's count), or a larger batch do",
+                "in {:.0} % of the compiled pass the device waits for the host, which kernels hardly shorten: fewer graph breaks, no value read back from the \
+                 device (`.item()`, a mask's count), or a larger batch do. The pass could not be made a CUDA graph",
                 100.0 * waits_us / self.captured.compiled_us
             ));
         }

@@ -117,6 +117,7 @@ pub fn write_run(place: &Place, ended: Option<StopReason>, vs_user: f64) {
         resumed_at: Vec::new(),
         ceilings: None,
         troubles: Vec::new(),
+        closing: false,
         ended: None,
         verified: None,
     };

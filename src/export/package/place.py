@@ -18,7 +18,10 @@ from .plans import KERNELS, NAME, TORCH, VERSION, say
 GRAPHS = 64
 
 # Kernels for strides that a graph does not have by itself, by the key that it has.
-PLAIN = {kernel["plain"]: kernel["key"] for kernel in KERNELS if kernel.get("plain")}
+PLAIN = {}
+for _kernel in KERNELS:
+    if _kernel.get("plain"):
+        PLAIN.setdefault(_kernel["plain"], []).append(_kernel["key"])
 
 _before = None
 # What `enable` was asked for.
@@ -150,15 +153,21 @@ def chosen(gm, kernels, asked, lays_out):
 def key_of(region, kernels, lays_out):
     """The key of the kernel for it: its own, or that of one for strides that Inductor is asked for; none where there is none. What the graph returns
     lies as the model says."""
-    key = region.key
-    key = key if key in kernels else PLAIN.get(key)
-    if key not in kernels:
-        return None
-    kernel = kernels[key]
+    own = region.key
+    fitting = {key: differing(kernels[key], region) for key in (own, *PLAIN.get(own, ())) if key in kernels}
+    # Of several the one for which least has to lie otherwise.
+    for key, others in sorted(fitting.items(), key=lambda one: len(one[1])):
+        made = [node for node in others if node in region.outputs]
+        is_free = lays_out and not any(user.op == "output" for node in made for user in node.users) and not any(map(regions.is_stepped_over, made))
+        if not others or is_free:
+            return key
+    return None
+
+
+def differing(kernel, region):
+    """What a region reads and gives that does not lie in memory as the kernel has it."""
     sides = (*zip(region.inputs, kernel.forms), *zip(region.outputs, kernel.made))
-    others = [node for node, (_, stride, _) in sides if not has_strides(node.meta["val"], stride)]
-    returned = any(user.op == "output" for node in others for user in node.users if node in region.outputs)
-    return key if not others or (lays_out and not returned) else None
+    return [node for node, (_, stride, _) in sides if not has_strides(node.meta["val"], stride)]
 
 
 def is_for(kernel, region, asked):

@@ -210,8 +210,11 @@ def flops(region):
     mode = next((one.fake_mode for one in values if hasattr(one, "fake_mode")), None)
     if mode is None:
         return 0
-    with torch.no_grad(), mode, counter:
-        graph_of(region)(*values)
+    try:
+        with torch.no_grad(), mode, counter:
+            graph_of(region)(*values)
+    except Exception as error:
+        raise Unwritable(f"it cannot be run by itself on tensors as they lie there: {first_line(error)}") from error
     return int(counter.get_total_flops())
 
 

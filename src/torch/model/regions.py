@@ -209,6 +209,15 @@ def is_moved(node):
     return is_view(node)
 
 
+# What reads memory by steps of its own, and other elements where a tensor lies otherwise.
+STEPPING = {"as_strided", "as_strided_scatter", "as_strided_copy", "resize", "resize_as"}
+
+
+def is_stepped_over(node):
+    """Whether something reads what a node gives, or a view of that, by steps of its own."""
+    return any(packet(user) in STEPPING or (is_moved(user) and is_stepped_over(user)) for user in node.users if user.op == "call_function")
+
+
 def own_views(graph):
     """Gives every reader of a view one of its own, so that no region has to give away a view that it reads."""
     for node in reversed(list(graph.nodes)):

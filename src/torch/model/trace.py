@@ -68,8 +68,9 @@ def noting():
     original, run_node = getattr(debug, place_name, None), GraphLowering.run_node
 
     def lower(graph, node):
+        result = run_node(graph, node)
         # With the graph, so that no other has its place in memory meanwhile.
-        result = made.setdefault(id(graph), (graph, {}))[1][told(node)] = run_node(graph, node)
+        made.setdefault(id(graph), (graph, {}))[1][told(node)] = result
         return result
 
     def note(schedule, name, is_extern=False):
@@ -129,10 +130,12 @@ def lay_out(graphs, written):
             value, strides = node.meta.get("val"), one.strides.get(told(node))
             if strides is None or node.op != "call_function" or is_moved(node) or not isinstance(value, torch.Tensor):
                 continue
+            # Sizes that only values tell cannot be compared.
+            if not all(isinstance(size, int) for size in (*value.shape, *value.stride())):
+                continue
             if any(size > 1 and own != other for size, own, other in zip(value.shape, value.stride(), strides)):
                 other = value.new_empty_strided(value.shape, strides)
-                # What reads memory by steps of its own reads other elements then.
-                if permutation(other) is not None and not any(packet(user) == "as_strided" for user in node.users):
+                if permutation(other) is not None and not is_stepped_over(node):
                     found[node] = other
         if found:
             for region in (region for part in captured.cut for region in part):
@@ -144,7 +147,8 @@ def lay_out(graphs, written):
 def told(node):
     """A node as another graph of the same model has it too: names alone differ where one of them pads a product."""
     value = node.meta.get("val")
-    return node.name, str(node.target), tuple(value.shape) if isinstance(value, torch.Tensor) else None
+    sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape) if isinstance(value, torch.Tensor) else None
+    return node.name, str(node.target), sizes
 
 
 def owned(written, graphs):
