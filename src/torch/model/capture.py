@@ -320,7 +320,7 @@ def profile(request):
             parts = {id(home[node]): home[node].key for node in region.nodes if node in home}
             rows[region.key]["parts"] = sorted(parts.values())
     if max(count or 0, len(graphs)) > 1:
-        notes.append(f"dynamo makes {max(count or 0, len(graphs))} graphs of it; the Python between them is in `not explained`")
+        notes.append(f"dynamo makes {max(count or 0, len(graphs))} graphs of it; the Python between them is of no part, and in `between kernels` or `not explained`")
     notes += broken
     tell("looking for operations that ship")
     for key, row in rows.items():
