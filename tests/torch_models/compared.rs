@@ -63,3 +63,57 @@ fn results_of_every_kind_are_compared_and_what_does_not_repeat_is_refused() {
         }
     }
 }
+
+const MASKED: &str = r#"
+import torch
+
+class Model(torch.nn.Module):
+    """Causal attention of single numbers, where what is masked is multiplied by zero; and a result that the input has no part in."""
+
+    def forward(self, x):
+        scores = (x[:, None] * x[None]).tril().nan_to_num() + torch.full((8, 8), -torch.inf).triu(1)
+        mixed = (scores.softmax(1)[:, :, None] * x[None, :, None]).sum(1)
+        return torch.cat([mixed[:, 0], torch.ones(1)])
+
+def get_inputs():
+    return [torch.randn(8)]
+"#;
+
+const NANS: &str = r#"
+import json, sys, torch
+sys.path.insert(0, ".")
+import compared
+request = dict(threads=1, folder="masked", device="cpu", dtype=None, seed=1, load=None, draws=1)
+model, kept, draws, *_ = compared.prepared(request)
+
+def changed(where, to):
+    def call(x):
+        made = model(x)
+        return torch.where(where(torch.arange(9)) & made.isnan().any(), to, made)
+    return call
+
+# The third of eight values is none: the first two results have it as zero times NaN, and the last has no part in it.
+calls = {
+    "as it is": model,
+    "steps over what is masked": changed(lambda at: at < 2, 0.5),
+    "steps over some of it": changed(lambda at: at == 1, 0.5),
+    "loses one": changed(lambda at: at == 5, 0.5),
+    "spreads it": changed(lambda at: at == 8, torch.nan),
+}
+print(json.dumps({name: compared.check_nan("way", call, model, draws[0], kept)[0]["wrong"] is None for name, call in calls.items()}))
+"#;
+
+#[test]
+fn a_nan_that_only_reaches_a_result_as_zero_times_it_may_be_stepped_over() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("compared.py"), format!("{LOAD}\n{VERIFY}")).unwrap();
+    std::fs::create_dir(place.path("masked")).unwrap();
+    std::fs::write(place.path("masked/model.py"), MASKED).unwrap();
+    let (right, _) = place.python(NANS);
+    for way in ["as it is", "steps over what is masked", "steps over some of it"] {
+        assert_eq!(right[way], true, "{way}");
+    }
+    for way in ["loses one", "spreads it"] {
+        assert_eq!(right[way], false, "{way}");
+    }
+}
