@@ -10,7 +10,7 @@ use super::{service, text, warpsmith};
 /// Problem, sample, right by the benchmark's protocol, right by the strict judge, and what is said of it.
 type Expected = (u32, u32, bool, bool, &'static str);
 
-const HONEST: [Expected; 13] = [
+const HONEST: [Expected; 14] = [
     (1, 0, true, true, ""),
     (1, 1, true, true, ""),
     (2, 0, true, true, ""),
@@ -27,10 +27,12 @@ const HONEST: [Expected; 13] = [
     (6, 1, true, true, ""),
     (7, 0, true, true, ""),
     (8, 0, true, true, ""),
+    // Its reference raises on what is hostile: it is judged on the rest.
+    (9, 0, true, true, ""),
 ];
 
 /// What an element that is wrong looks like depends on the kind of the call, which is drawn: far off, or NaN where it should not be.
-const DISHONEST: [Expected; 17] = [
+const DISHONEST: [Expected; 18] = [
     (1, 10, true, false, "is not right"),
     (1, 11, true, false, "is not right"),
     (2, 10, true, false, "is not right"),
@@ -50,6 +52,7 @@ const DISHONEST: [Expected; 17] = [
     (8, 10, true, false, "is not right"),
     // Nothing of it runs before the judge has begun, so that it has nothing to tell the process by.
     (8, 11, true, true, ""),
+    (9, 10, true, false, "is not right"),
 ];
 
 fn json(path: &Path) -> Value {
@@ -149,8 +152,8 @@ fn scored(folder: &Path, run: &Path) {
         let is = |it: &&Value| it["judge"] == judge && it["against"] == against;
         found.as_array().unwrap().iter().find(is).unwrap().clone()
     };
-    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&6.into(), &8.into()));
-    assert_eq!(column("strict", "eager")["problems"], 8);
+    assert_eq!((&column("protocol", "eager")["right"], &column("strict", "eager")["right"]), (&7.into(), &9.into()));
+    assert_eq!(column("strict", "eager")["problems"], 9);
     assert!(column("strict", "torch.compile")["fast_p"].is_null(), "nothing was timed in that mode");
     // Baselines of the benchmark's own, of which nothing can be faster.
     let other = folder.join("other");

@@ -36,6 +36,11 @@ pub(super) enum Silence {
 }
 
 impl Silence {
+    /// Whether what was asked for raised an error, and the process goes on.
+    pub(super) fn raised(&self) -> bool {
+        matches!(self, Self::Refused { kind, .. } if kind == "raised")
+    }
+
     /// In words, for a sentence about `who`.
     pub(super) fn words(&self, who: &str) -> String {
         match self {

@@ -85,7 +85,10 @@ pub(super) fn measure(
         let mut times = Vec::new();
         for call in 0..WARM + calls {
             let slot = (call % slots) * layout.bytes;
+            // The judge looks so before and after it fills a sample's slot: what a device's caches hold is the same for both.
+            judge.idle()?;
             judge.fill(&memory, slot, "ordinary", Some(secret_seed() >> 2))?;
+            judge.idle()?;
             times.push(timed(link, judge, &memory, (unit, slot), COMPILING)?);
             if beside == Beside::Samples {
                 judge.check(layout, &memory, slot)?;
