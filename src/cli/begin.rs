@@ -409,11 +409,12 @@ async fn plan_pytorch(
     let written = match choice.device {
         Device::Cuda(number) if languages.contains(&Language::Triton) => {
             let regions = inductor::worth_asking(&compiled, (&args.only, &args.skip), &|it| there(it).is_some());
-            inductor::for_regions((&regions, compiled.bar()), &args.crew.python, Gpu::Here(number), *tell)
+            let python = &args.crew.python;
+            inductor::for_regions((&regions, &args.only, compiled.bar()), python, Gpu::Here(number), *tell)
         }
         _ => BTreeMap::new(),
     };
-    let mut state = plan_compiled(options, compiled, worker.device(), worker.judge(), &there)?;
+    let mut state = plan_compiled(options, compiled, worker.device(), worker.judge(), &there, &written)?;
     args.rival(&mut state, &settings.run, *tell, &|op, language| {
         // Whoever named a folder said where to begin.
         let named = args.language.is_empty() && own.contains_key(op);

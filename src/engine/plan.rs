@@ -1,5 +1,7 @@
 //! What a run will do: its targets in Amdahl order, its rules, its seed.
 
+use std::collections::BTreeMap;
+
 use crate::agent::{Choice, Usage};
 use crate::device::DeviceCard;
 use crate::kernel::{Language, is_unwritten, kernel_file, skeleton};
@@ -42,7 +44,7 @@ pub fn plan(
     judge: &str,
     kernel: &dyn Fn(&str) -> Option<(String, String)>,
 ) -> Result<RunState, RunError> {
-    let ranked = profile.ranked_targets(&std::collections::BTreeMap::new());
+    let ranked = profile.ranked_targets(&BTreeMap::new());
     let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
     check_names(options.only.iter().chain(&options.skip), &there)?;
     let mut targets = Vec::new();
@@ -73,8 +75,8 @@ pub fn plan(
 
 /// The state that a run on a PyTorch model starts from; `kernel` gives a region's kernel file, as name and text, where there is one.
 ///
-/// A region without a kernel begins with a file to be written in. A joined one is worked on where there is a kernel for it or it is asked
-/// for by name; its parts are targets too, and wait for what comes of it.
+/// A region without a kernel begins with a file to be written in. A joined one is worked on where there is a kernel for it, where one of
+/// Inductor's is `written` that will be tried, or where it is asked for by name; its parts are targets too, and wait for what comes of it.
 ///
 /// # Errors
 /// Where nothing is left to work on, or a named region is not in the model.
@@ -84,8 +86,9 @@ pub fn plan_compiled(
     device: &DeviceCard,
     judge: &str,
     kernel: &dyn Fn(&Region) -> Option<(String, String)>,
+    written: &BTreeMap<String, String>,
 ) -> Result<RunState, RunError> {
-    let ranked = compiled.ranked_targets(&std::collections::BTreeMap::new());
+    let ranked = compiled.ranked_targets(&BTreeMap::new());
     let there: Vec<&str> = ranked.iter().map(|target| target.op.as_str()).collect();
     check_names(options.only.iter().chain(&options.skip), &there)?;
     let mut targets = Vec::new();
@@ -93,7 +96,7 @@ pub fn plan_compiled(
         let Some(region) = compiled.region(&target.op) else { continue };
         let source: Result<OpSource, String> = region.operation(compiled.bar());
         let found = kernel(region);
-        let in_parts = region.kind == Kind::Joined && found.is_none();
+        let in_parts = region.kind == Kind::Joined && found.is_none() && !written.contains_key(&region.name);
         let (file, text) = match found {
             Some(found) => found,
             None => {
@@ -284,7 +287,7 @@ mod tests {
         assert_eq!(after(1, 1.1), Phase::Skipped("mlp, which it is a part of, is faster as a whole".into()));
     }
 
-    fn compiled_with(kernel: Option<&str>) -> Vec<(String, Phase)> {
+    fn compiled_with(kernel: Option<&str>, written: Option<&str>) -> Vec<(String, Phase)> {
         let mut compiled = crate::profile::compiled_sample();
         for region in &mut compiled.captured.regions {
             region.source = Some("def reference(x0):\n    return x0\n".into());
@@ -309,7 +312,9 @@ mod tests {
         let there = |region: &Region| {
             (Some(region.name.as_str()) == kernel).then(|| (format!("{}.c", region.name), "void f() {}".to_owned()))
         };
-        let state = plan_compiled(options, compiled, &crate::device::samples::card(), "judge", &there).expect("a plan");
+        let written = written.map(|name| (name.to_owned(), "a kernel".to_owned())).into_iter().collect();
+        let card = crate::device::samples::card();
+        let state = plan_compiled(options, compiled, &card, "judge", &there, &written).expect("a plan");
         state.targets.into_iter().map(|target| (target.op, target.phase)).collect()
     }
 
@@ -318,13 +323,14 @@ mod tests {
         let phase = |targets: &[(String, Phase)], op: &str| {
             targets.iter().find(|(name, _)| name == op).map(|(_, phase)| phase.clone()).expect("a target")
         };
-        let in_parts = compiled_with(None);
+        let in_parts = compiled_with(None, None);
         assert!(matches!(phase(&in_parts, "mm_norm"), Phase::Skipped(why) if why.contains("its parts are targets")));
         assert_eq!(phase(&in_parts, "mm"), Phase::Waiting);
-        let as_a_whole = compiled_with(Some("mm_norm"));
-        let order: Vec<&str> = as_a_whole.iter().map(|(op, _)| op.as_str()).collect();
-        assert_eq!(order[..3], ["mm_norm", "mm", "norm"]);
-        assert!(as_a_whole[..3].iter().all(|(_, phase)| *phase == Phase::Waiting));
+        for as_a_whole in [compiled_with(Some("mm_norm"), None), compiled_with(None, Some("mm_norm"))] {
+            let order: Vec<&str> = as_a_whole.iter().map(|(op, _)| op.as_str()).collect();
+            assert_eq!(order[..3], ["mm_norm", "mm", "norm"]);
+            assert!(as_a_whole[..3].iter().all(|(_, phase)| *phase == Phase::Waiting));
+        }
     }
 
     #[test]

@@ -68,8 +68,10 @@ class Kernel:
     def __init__(self, name, source):
         tuner = tuner_of(name, source)
         meta = tuner.inductor_meta
-        self.name, self.grid = name, meta.get("grid_type")
-        if self.grid not in ("Grid1D", "Grid2D", "Grid3D", "Grid2DWithYZOverflow"):
+        self.name, self.grid, self.tiles = name, meta.get("grid_type"), {}
+        if is_template(meta):
+            self.tiles = meta["config_args"]
+        elif self.grid not in ("Grid1D", "Grid2D", "Grid3D", "Grid2DWithYZOverflow"):
             raise NoStart(f"`{name}` is launched in a way that no launch plan has ({self.grid})")
         self.signature, self.constants = tuner.triton_meta["signature"], tuner.triton_meta.get("constants", {})
         self.configs = []
@@ -78,6 +80,8 @@ class Kernel:
                 self.configs.append(one)
         self.function = next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name)
         self.function.decorator_list = [ast.parse("triton.jit", mode="eval").body]
+        if self.tiles:
+            self.take_tiles()
         self.parameters = [one.arg for one in self.function.args.args]
         self.blocks = [one.arg for one in self.function.args.args if one.annotation is not None]
         self.offsets = set()
@@ -88,6 +92,16 @@ class Kernel:
             raise NoStart(f"no configuration of `{name}` has its {lacking[0] if lacking else 'block sizes'}")
         self.loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(self.function))
         self.turns = last_over_again(self.function) is not None
+
+    def take_tiles(self):
+        """Has a template's block sizes handed in, which it has as constants."""
+        own = lambda node: isinstance(node, ast.AnnAssign) and node.target.id in TILES and node.target.id in self.tiles
+        self.known = numbers_in(self.function)
+        self.function.body = [node for node in self.function.body if not own(node)]
+        constant = ast.parse("tl.constexpr", mode="eval").body
+        self.function.args.args += [ast.arg(arg=name, annotation=constant) for name in TILES if name in self.tiles]
+        for one in self.configs:
+            one["blocks"] = {name: self.tiles[name] for name in TILES if name in self.tiles}
 
     def text(self, helpers):
         """The function as a kernel file may have it."""

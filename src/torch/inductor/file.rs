@@ -17,6 +17,9 @@ const MOST_WARPS: i64 = 32;
 /// Slices of its operands that a loop may have on their way, of those worth trying.
 const STAGES: [i64; 3] = [1, 2, 3];
 
+/// The same of a template, whose loads are the operands of products.
+const TILED_STAGES: [i64; 4] = [2, 3, 4, 5];
+
 /// Blocks of the grid in y, at most: beyond it they go on in z.
 const MOST_Y: u32 = 65535;
 
@@ -40,6 +43,9 @@ struct Launched {
     /// Tensors and scratch by name.
     args: Vec<String>,
     grid: Grid,
+    /// Of a template.
+    #[serde(default)]
+    tiled: Option<Tiled>,
     /// How many there are in each direction: `xnumel`, `r0_numel`.
     sizes: BTreeMap<String, i64>,
     /// Constants that are no block sizes.
@@ -71,6 +77,27 @@ enum Grid {
     /// As many in y as there can be, the rest of them in z.
     #[serde(rename = "Grid2DWithYZOverflow")]
     Overflowing,
+    /// A template's own.
+    #[serde(rename = "FixedGrid")]
+    Tiled,
+}
+
+/// What a template says of its launch, with its block sizes, `WARPS` and `STAGES` in expressions by their names.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Tiled {
+    grid: Vec<String>,
+    /// What each block size may be.
+    choices: BTreeMap<String, Vec<i64>>,
+    /// What settings must be to be worth trying.
+    tried: Vec<String>,
+}
+
+impl Tiled {
+    /// An expression with names that end in `suffix`.
+    fn named(&self, expression: &str, suffix: &str) -> String {
+        let names = self.choices.keys().map(String::as_str).chain(["WARPS", "STAGES"]);
+        names.fold(expression.to_owned(), |text, name| text.replace(name, &format!("{name}{suffix}")))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -158,6 +185,11 @@ impl Launched {
             let name = format!("{block}{suffix}");
             let of = |config: &Config| config.blocks.get(block).copied();
             let value = of(begin).ok_or_else(|| format!("Inductor has no {block} for `{}`", self.kernel))?;
+            if let Some(choices) = self.tiled.as_ref().and_then(|tiled| tiled.choices.get(block)) {
+                constexprs.push(format!("{block} = \"{name}\""));
+                tuned.push(Tuned { name, value, choices: choices.clone() });
+                continue;
+            }
             let numel = self.numel(block).unwrap_or(1);
             let most = self.most.get(block).copied().unwrap_or(1024).min(whole(numel));
             constexprs.push(format!("{block} = \"{name}\""));
@@ -178,7 +210,9 @@ impl Launched {
             false => begin.num_stages.to_string(),
             true => {
                 let name = format!("STAGES{suffix}");
-                let choices: BTreeSet<i64> = all().map(|config| config.num_stages).chain(STAGES).collect();
+                let further: &[i64] = if self.tiled.is_some() { &TILED_STAGES } else { &STAGES };
+                let choices: BTreeSet<i64> =
+                    all().map(|config| config.num_stages).chain(further.iter().copied()).collect();
                 tuned.push(Tuned {
                     name: name.clone(),
                     value: begin.num_stages,
@@ -208,6 +242,9 @@ impl Launched {
     /// Which of its settings are worth trying: a thread has one element of a block at the least, and not so many that the compiler takes
     /// minutes to unroll what it does with them.
     fn worth_trying(&self, suffix: &str) -> Vec<String> {
+        if let Some(tiled) = &self.tiled {
+            return tiled.tried.iter().map(|it| tiled.named(it, suffix)).collect();
+        }
         let Some(begin) = self.chosen.as_ref().or(self.configs.first()) else { return Vec::new() };
         // A reduction that has no loop holds all that it reduces.
         let held = ["R0_BLOCK", "R1_BLOCK"].into_iter().filter(|block| !self.blocks.iter().any(|it| it == block));
@@ -238,6 +275,10 @@ impl Launched {
             Ok(if divided { format!("ceil_div({numel}, {block}{suffix})") } else { numel.to_string() })
         };
         match self.grid {
+            Grid::Tiled => {
+                let tiled = self.tiled.as_ref().ok_or_else(|| format!("Inductor has no grid for `{}`", self.kernel))?;
+                Ok(tiled.grid.iter().map(|it| tiled.named(it, suffix)).collect())
+            }
             Grid::X => Ok(vec![in_direction("XBLOCK")?]),
             Grid::Xy => Ok(vec![in_direction("XBLOCK")?, in_direction("YBLOCK")?]),
             Grid::Xyz => Ok(vec![in_direction("XBLOCK")?, in_direction("YBLOCK")?, in_direction("ZBLOCK")?]),

@@ -3,7 +3,8 @@
 //! A process of the user's Python has torch.compile write its kernels for `reference(...)` on this GPU and stops it before any is
 //! compiled (`trace.py`); reads the module that it has written as a launch plan (`read.py`); makes functions of the kernels that need
 //! Triton alone (`alone.py`); and answers once. What became of it is put into a file here ([`file`]), and is judged like anything else.
-//! Where Inductor calls a library on the way there is no file, and a sentence says what it calls.
+//! Products of matrices and convolutions are its Triton templates (`template.py`), into which it puts what is around them. Where Inductor
+//! calls a library on the way for anything else there is no file, and a sentence says what it calls.
 
 mod file;
 
@@ -20,6 +21,8 @@ use file::{Written, kernel_file_of};
 /// The program that asks Inductor.
 const PROGRAM: &str = concat!(
     include_str!("pretend.py"),
+    "\n\n",
+    include_str!("template.py"),
     "\n\n",
     include_str!("trace.py"),
     "\n\n",

@@ -120,7 +120,8 @@ def start(request):
     for launch in launches:
         kernel = kernels[launch["kernel"]]
         launch["constants"] |= {at_name(name): launch["offsets"].get(name, 0) for name in kernel.offsets}
-        launch["chosen"] = chosen.get(kernel.name)
+        # A template's are chosen before it is written.
+        launch["chosen"] = None if kernel.tiles else chosen.get(kernel.name)
         del launch["offsets"]
     helpers = Helpers()
     text = text_of([kernel.text(helpers) for kernel in kernels.values()], helpers)
@@ -178,6 +179,14 @@ def elements(shape):
 
 def launched(kernel, arguments, own, dtype, plan):
     """A launch: arguments by name, sizes, and where it begins in tensors."""
+    tiled = None
+    if kernel.tiles:
+        arguments, started = arguments[:-3], arguments[-3:]
+        tiled = {
+            "grid": grid_of(kernel.name, kernel.tiles, kernel.known, started),
+            "choices": choices_of(kernel.tiles, kernel.known),
+            "tried": worth_trying(kernel.tiles, dtype.itemsize),
+        }
     passed = [name for name in kernel.parameters if name not in kernel.blocks]
     if len(passed) != len(arguments):
         raise NoStart(f"`{kernel.name}` is launched with {len(arguments)} arguments, and takes {len(passed)}")
@@ -207,6 +216,7 @@ def launched(kernel, arguments, own, dtype, plan):
         "kernel": kernel.name,
         "args": names,
         "grid": kernel.grid,
+        "tiled": tiled,
         "sizes": sizes,
         "offsets": offsets,
         "constants": fixed,
@@ -222,7 +232,7 @@ def most(blocks):
     """What a block may not exceed: masks are left out where a size is a multiple of that."""
     from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
 
-    return {block: TRITON_MAX_BLOCK[block.removesuffix("BLOCK")] for block in blocks}
+    return {block: TRITON_MAX_BLOCK[block.removesuffix("BLOCK")] for block in blocks if block.endswith("BLOCK")}
 
 
 def chosen_by_inductor(code, forms, request, kernels):
@@ -268,9 +278,12 @@ def main():
     import warnings
 
     warnings.simplefilter("ignore")
+    # A kernel is held against single precision, in convolutions too.
+    torch.backends.cudnn.allow_tf32 = False
     request = json.loads(sys.stdin.read())
     if request["device"]["pretend"]:
         pretend(request["device"]["pretend"])
+    take_templates()
     answers = []
     for asked in request["asked"]:
         print(f"@asking Inductor for {asked['file'].removesuffix('.py')}", file=sys.stderr, flush=True)

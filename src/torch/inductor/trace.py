@@ -26,7 +26,11 @@ SETTINGS = {
 AUTOTUNED = {"max_autotune_pointwise": True, "coordinate_descent_tuning": True}
 
 
-def settings(bar):
+# What follows a convolution in memory that is channels-last is a part of its kernel only while its loops stay as they are.
+CONVOLVED = {"pick_loop_orders": False}
+
+
+def settings(bar, graph):
     """Those of them that this PyTorch has, for kernels that begin where the way of torch.compile ends which is to be beaten."""
     from torch._inductor import config
 
@@ -36,7 +40,8 @@ def settings(bar):
             place = getattr(place, part, None)
         return place is not None
 
-    wanted = SETTINGS | (AUTOTUNED if bar == "fastest" else {})
+    convolved = any(str(node.target).startswith("aten.convolution") for node in graph.graph.nodes)
+    wanted = SETTINGS | TEMPLATES | (CONVOLVED if convolved else {}) | (AUTOTUNED if bar == "fastest" else {})
     return {name: value for name, value in wanted.items() if there(name)}
 
 
@@ -54,11 +59,11 @@ def traced(call, tensors):
         return tuple(one.contiguous() for one in made)
 
     changed = set()
-    graph = make_fx(whole)(*tensors)
+    graph = make_fx(whole, decomposition_table=rewritten())(*tensors)
     found = {at for at, node in enumerate(one for one in graph.graph.nodes if one.op == "placeholder") if is_changed(node)}
     if found:
         changed |= found
-        graph = make_fx(whole)(*tensors)
+        graph = make_fx(whole, decomposition_table=rewritten())(*tensors)
     return graph
 
 
@@ -109,10 +114,12 @@ def code_of(graph, tensors, bar):
 
     usual, GraphLowering.compile_to_module = GraphLowering.compile_to_module, written
     try:
-        with config.patch(settings(bar)), torch.no_grad():
+        with config.patch(settings(bar, graph)), torch.no_grad():
             compile_fx.compile_fx(graph, list(tensors))
     except Written:
         pass
+    except NoTemplate as why:
+        raise NoStart(str(why)) from None
     finally:
         GraphLowering.compile_to_module = usual
     if len(found) != 1:
