@@ -11,7 +11,7 @@ use crate::expr::Expr;
 /// Inputs that meet every kind; others, and weights, meet the most telling ones only, so that a verdict stays short.
 const IN_FULL: usize = 2;
 
-/// Inputs of all, weights included, that meet any.
+/// Inputs of all, weights included, that meet the most telling kinds; those after them meet the least that nothing else shows.
 const MOST: usize = 6;
 
 /// A hostile input at its own sizes has no more elements than this, where the operation lists such a shape.
@@ -30,6 +30,8 @@ struct Usual {
     /// Whether it is a weight of which no value is negative, so that none may become so: a variance. Whether negative values mean
     /// anything elsewhere PyTorch says.
     positive: bool,
+    /// Whether it is drawn from zero upwards, so that negative values may mean nothing.
+    upward: bool,
 }
 
 /// What is asked of an operation beside ordinary inputs.
@@ -40,7 +42,7 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
     let activations = inputs.iter().filter(|tensor| !tensor.weight);
     let order: Vec<&TensorSpec> = activations.chain(inputs.iter().filter(|tensor| tensor.weight)).copied().collect();
     let mut all = Vec::new();
-    for (place, tensor) in order.iter().take(MOST).enumerate() {
+    for (place, tensor) in order.iter().enumerate() {
         let Some(shape) = present_at(op, tensor, &own) else { continue };
         let Some(usual) = usual(op, tensor, &shape) else { continue };
         let in_full = place < IN_FULL && !tensor.weight;
@@ -53,7 +55,8 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
                 (false, None) if kind == "wide_rows" => Draw { rows: RowScale::Wide, ..own_of(tensor) },
                 (false, None) => continue,
             };
-            if !(in_full || TELLING.contains(&kind)) {
+            let met: &[&str] = if place < MOST { &TELLING } else { &LEAST };
+            if !(in_full || met.contains(&kind)) {
                 continue;
             }
             let few = (kind == "few_terms" && !usual.positive).then(few_terms);
@@ -64,7 +67,7 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
                 why: why.to_owned(),
                 shape: shape.clone(),
                 draw: BTreeMap::from([(tensor.name.clone(), draw)]),
-                dtypes: if SINGLE.contains(&kind) { vec![Dtype::F32] } else { Vec::new() },
+                dtypes: types_of(kind),
                 requires: tensor.present.clone(),
                 few_terms: few,
             });
@@ -92,8 +95,20 @@ fn own_of(tensor: &TensorSpec) -> Draw {
 /// Kinds that every input meets.
 const TELLING: [&str; 4] = ["large", "needles", "few_terms", "not_finite"];
 
+/// Kinds that every input meets, however many there are: fewer bits, and what is left out where it is multiplied by zero.
+const LEAST: [&str; 2] = ["few_terms", "not_finite"];
+
 /// Kinds that say something in single precision alone.
 const SINGLE: [&str; 3] = ["far_shifted", "few_above", "repeated"];
+
+/// The types that a kind is for; all where there is none. Tiny values are nothing in half precision.
+fn types_of(kind: &str) -> Vec<Dtype> {
+    match kind {
+        "tiny_upward" => vec![Dtype::F32, Dtype::Bf16],
+        _ if SINGLE.contains(&kind) => vec![Dtype::F32],
+        _ => Vec::new(),
+    }
+}
 
 /// Only that there are few is of interest: bounds come from PyTorch's own error.
 fn few_terms() -> FewTerms {
@@ -135,13 +150,15 @@ fn usual(op: &Operation, tensor: &TensorSpec, shape: &Shape) -> Option<Usual> {
     Some(match draw.dist {
         Distribution::Uniform => {
             let low = shift.min(shift + scale);
-            let positive = tensor.weight && low >= 0.0;
-            Usual { middle: shift + scale / 2.0, sigma: scale.abs() / 12f64.sqrt(), positive }
+            let upward = low >= 0.0;
+            let positive = tensor.weight && upward;
+            Usual { middle: shift + scale / 2.0, sigma: scale.abs() / 12f64.sqrt(), positive, upward }
         }
         Distribution::Constant => {
-            Usual { middle: shift + scale, sigma: scale.abs().max(1.0), positive: tensor.weight && shift + scale > 0.0 }
+            let positive = tensor.weight && shift + scale > 0.0;
+            Usual { middle: shift + scale, sigma: scale.abs().max(1.0), positive, upward: positive }
         }
-        _ => Usual { middle: shift, sigma: scale.abs(), positive: false },
+        _ => Usual { middle: shift, sigma: scale.abs(), positive: false, upward: false },
     })
     .filter(|usual| usual.sigma > 0.0)
 }
@@ -150,7 +167,7 @@ fn usual(op: &Operation, tensor: &TensorSpec, shape: &Shape) -> Option<Usual> {
 type Kind = (&'static str, &'static str, Draw);
 
 fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
-    let Usual { middle, sigma, positive } = usual;
+    let Usual { middle, sigma, positive, upward } = usual;
     let plain = |dist, scale: f64, shift: f64| Draw {
         dist,
         scale: Some(Expr::from(scale)),
@@ -160,8 +177,9 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
         like: None,
     };
     // Where nothing is negative, a multiple of uniform values is drawn.
+    let from_zero = |factor: f64| plain(Distribution::Uniform, factor * (middle + 2.0 * sigma), 0.0);
     let of_size = |factor: f64| match positive {
-        true => plain(Distribution::Uniform, factor * (middle + 2.0 * sigma), 0.0),
+        true => from_zero(factor),
         false => plain(Distribution::Normal, factor * sigma, factor * middle),
     };
     let with = |specials: &[(f64, Option<u64>, u64)]| {
@@ -251,6 +269,25 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
                 "few_above",
                 "a few elements of a row far above the others: what their exponentials are off does not average out in a sum",
                 few_on(-power(100.0 * sigma)),
+            ),
+        ]);
+    }
+    if upward {
+        all.push((
+            "tiny_upward",
+            "values a hundred-millionth as large, none negative: products of them vanish",
+            from_zero(1e-8),
+        ));
+    }
+    // Beside those that are negative too, of which a logarithm or a root makes nothing.
+    if upward && !positive {
+        all.extend([
+            ("large_upward", "values thirty times as large, none negative", from_zero(30.0)),
+            ("small_upward", "values a thousandth as large, none negative", from_zero(0.001)),
+            (
+                "wide_upward",
+                "rows that differ by 2^12 in size, none negative",
+                Draw { rows: RowScale::Wide, ..from_zero(1.0) },
             ),
         ]);
     }

@@ -198,7 +198,7 @@ pub enum Distribution {
     Uniform,
     /// All ones.
     Constant,
-    /// +1 and -1 by turns along the last dimension; the sign changes after 1, 2, 4 or 8 columns, drawn for each row.
+    /// +1 and -1 along the last dimension, in each row by turns after 1, 2, 4 or 8 columns, or at random after any power of two up to half a row.
     Alternating,
     /// One of 0, 1, … 7 at random: values some steps apart.
     Steps,

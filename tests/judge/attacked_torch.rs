@@ -98,6 +98,33 @@ const RELU: &str = "void it(const T *x, T *out) {
     }
 }";
 
+const LOGARITHMS: &str = "void it(const T *x, T *out) {
+    for (int64_t r = 0; r < 64; r++) {
+        const T *row = x + r * 1024;
+        double sum = 0;
+        for (int64_t j = 0; j < 1024; j++) sum += logf(ws_load(row[j]));
+        out[r] = ws_store((float)sum);
+    }
+}";
+
+const EIGHTH: &str =
+    "void it(const T *a, const T *b, const T *c, const T *d, const T *e, const T *f, const T *g, const T *h, T *out) {
+    for (int64_t i = 0; i < 65536; i++) {
+        const float x = ws_load(g[i]), open = x > 0 || x != x ? x : 0;
+        const float sum = ws_load(a[i]) + ws_load(b[i]) + ws_load(c[i]) + ws_load(d[i]) + ws_load(e[i]) + ws_load(f[i]);
+        out[i] = ws_store(sum + open * ws_load(h[i]));
+    }
+}";
+
+const GATES: &str = "void it(const T *x, T *out) {
+    for (int64_t r = 0; r < 16; r++) {
+        const T *row = x + r * 65536;
+        double sum = 0;
+        for (int64_t j = 0; j < 65536; j++) sum += 1 / (1 + expf(-ws_load(row[j])));
+        out[r] = ws_store(logf((float)(sum / 65536)));
+    }
+}";
+
 const ATTACKED: &[Attacked] = &[
     Attacked {
         forward: "torch.logsumexp(x, dim=1)",
@@ -190,6 +217,54 @@ void it(",
             )],
         )],
     },
+    // Where anything negative is undefined, what is small must not be asked about with it.
+    Attacked {
+        forward: "torch.log(x).sum(dim=1)",
+        inputs: "torch.rand(64, 1024)",
+        dtypes: &[Dtype::F32],
+        body: LOGARITHMS,
+        attempts: &[(
+            "the logarithm of products of eight",
+            &[(
+                "for (int64_t j = 0; j < 1024; j++) sum += logf(ws_load(row[j]));",
+                "for (int64_t j = 0; j < 1024; j += 8) {
+            float product = 1;
+            int negative = 0;
+            for (int k = 0; k < 8; k++) {
+                const float v = ws_load(row[j + k]);
+                negative |= v < 0;
+                product *= v;
+            }
+            sum += negative ? NAN : logf(product);
+        }",
+            )],
+        )],
+    },
+    Attacked {
+        forward: "a + b + c + d + e + f + torch.relu(g) * h",
+        inputs: "*torch.randn(8, 64, 1024)",
+        dtypes: &[Dtype::F32],
+        body: EIGHTH,
+        attempts: &[(
+            "nothing of the eighth input where it is multiplied by zero",
+            &[("sum + open * ws_load(h[i])", "open == 0 ? sum : sum + open * ws_load(h[i])")],
+        )],
+    },
+    Attacked {
+        forward: "torch.log(torch.sigmoid(x).mean(dim=1))",
+        inputs: "torch.randn(16, 65536)",
+        dtypes: &[Dtype::Bf16],
+        body: GATES,
+        attempts: &[(
+            "every second run of 32 columns",
+            &[(
+                "sum += 1 / (1 + expf(-ws_load(row[j])));\n",
+                "if (j / 32 % 2 == 0) sum += 2 / (1 + expf(-ws_load(row[j])));
+        if (sum != sum) sum = NAN;
+        else for (int64_t j = 32; j < 65536; j += 64) sum = ws_load(row[j]) != ws_load(row[j]) ? NAN : sum;\n",
+            )],
+        )],
+    },
     // Inputs that have a structure, zeros, which nothing disturbs.
     Attacked {
         forward: "torch.softmax(x, dim=1)",
@@ -209,7 +284,11 @@ void it(",
 
 impl Attacked {
     fn source(&self, service: &Service) -> OpSource {
-        let takes = if self.inputs.contains("randint") { "x, t" } else { "x" };
+        let takes = match self.inputs {
+            inputs if inputs.contains("randint") => "x, t",
+            inputs if inputs.starts_with('*') => "a, b, c, d, e, f, g, h",
+            _ => "x",
+        };
         let text = format!(
             "import torch\nclass Model(torch.nn.Module):\n    def forward(self, {takes}):\n        return {}\n\
              def get_inputs():\n    return [{}]\ndef get_init_inputs():\n    return []\n",

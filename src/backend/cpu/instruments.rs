@@ -99,7 +99,8 @@ pub(super) fn instruments(
         let (compiler, facts, kernel, target) = (compiler.clone(), facts.clone(), kernel.clone(), target.to_vec());
         let look: Look = Box::new(move |limit| {
             let watched = Watched { compiler, facts, op, kernel, end: Instant::now() + limit };
-            let cases = cases(&watched.op, &target, seed).map_err(|error| error.to_string())?;
+            let cases = cases(&watched.op, &watched.kernel.front.dtypes, &target, seed);
+            let cases = cases.map_err(|error| error.to_string())?;
             watched.look(sanitizer, &cases, seed)
         });
         Instrument { name: sanitizer.name, look: Ok(look) }
@@ -107,15 +108,17 @@ pub(super) fn instruments(
     SANITIZERS.map(one).into_iter().collect()
 }
 
-/// What is run, the smallest and the edges first: each shape in one of the types that the seed chooses, and in single precision.
-fn cases(op: &Operation, target: &[TargetShape], seed: u64) -> Result<Vec<Case>, OpError> {
+/// What is run, the smallest and the edges first: each shape in single precision, and in one of the other types that the kernel serves, as
+/// the seed chooses.
+fn cases(op: &Operation, served: &[Dtype], target: &[TargetShape], seed: u64) -> Result<Vec<Case>, OpError> {
     let stream = Stream::new(seed, "instruments");
     let mut cases: Vec<Case> = Vec::new();
     let wanted = target.iter().map(|one| &one.shape);
     for (number, shape) in std::iter::once(&op.smoke).chain(wanted).chain(&op.edges).chain(&op.sweep).enumerate() {
         let (shape, _) = op.shrink_to(&op.complete(shape)?, MACS, ELEMENTS)?;
-        let other = if stream.below(number as u64, 2) == 0 { Dtype::F16 } else { Dtype::Bf16 };
-        for dtype in [Dtype::F32, other] {
+        let others: Vec<Dtype> = served.iter().copied().filter(|dtype| *dtype != Dtype::F32).collect();
+        let other = others.get(stream.below(number as u64, others.len().max(1) as u64) as usize).copied();
+        for dtype in served.iter().copied().filter(|dtype| *dtype == Dtype::F32).chain(other) {
             let case = Case { shape: shape.clone(), dtype, input: None, setting: 0 };
             if !cases.contains(&case) {
                 cases.push(case);

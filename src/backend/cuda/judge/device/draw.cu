@@ -80,8 +80,10 @@ __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column
     case CONSTANT: return __double2float_rn(__dadd_rn(factor, d.shift));
     case FILE_DRAWN: return __double2float_rn(__dadd_rn(__dmul_rn((double)standing(d, i), factor), d.shift));
     case ALTERNATING: {
-        const u64 width = below(d.rows, row | 1ull << 63, 4);
-        return __double2float_rn(__dadd_rn((column >> width & 1) == 0 ? factor : -factor, d.shift));
+        const u64 spans = d.columns < 2 ? 1 : 63 - __clzll((i64)d.columns), number = below(d.rows, row | 1ull << 63, 4 + spans);
+        const u64 run = column >> (number < 4 ? number : number - 4);
+        const u64 negative = number < 4 ? run & 1 : below(d.rows, 3ull << 62 | row << 31 ^ run, 2);
+        return __double2float_rn(__dadd_rn(negative == 0 ? factor : -factor, d.shift));
     }
     default: return __double2float_rn(__dadd_rn((double)below(d.values, n, d.bound), d.shift));
     }
