@@ -43,14 +43,19 @@ def off(given, wanted):
 
 
 class Kept:
-    """A model's buffers as they were, to be put back before each pass: running averages and caches change in one."""
+    """A model's buffers as they were, to be put back before each pass: running averages and caches change in one, by their values or by another
+    tensor in their place."""
 
     def __init__(self, model):
-        self.buffers = [(one, one.clone()) for one in model.buffers()]
+        places = [(module, name) for module in model.modules() for name in module._buffers]
+        self.buffers = [(module, name, module._buffers[name]) for module, name in places if module._buffers[name] is not None]
+        self.values = [one.clone() for _, _, one in self.buffers]
 
     def back(self):
         with torch.no_grad():
-            for one, kept in self.buffers:
+            for (module, name, one), kept in zip(self.buffers, self.values):
+                if not isinstance(module, torch.jit.ScriptModule):
+                    module._buffers[name] = one
                 one.copy_(kept)
 
     def results(self, call, arguments):

@@ -6,11 +6,12 @@ const LOAD: &str = include_str!("../../src/torch/model/load.py");
 const VERIFY: &str = include_str!("../../src/export/verify.py");
 
 /// What `forward` does, after `h = x @ self.w`, and what `get_inputs` gives.
-const MODELS: [(&str, &str, &str); 9] = [
+const MODELS: [(&str, &str, &str); 10] = [
     ("dataclass", "return Out(h, h.sum())", "[torch.randn(8, 16)]"),
     ("nested", "return {'a': [h, (h + 1,)]}", "{'x': torch.randn(8, 16)}"),
     ("in_place", "x += 1; return h + x", "[torch.randn(8, 16)]"),
     ("state", "self.seen.mul_(0.9).add_(h.mean()); return h + self.seen", "[torch.randn(8, 16)]"),
+    ("reassigned", "self.seen = 0.9 * self.seen + h.mean(); return h + self.seen", "[torch.randn(8, 16)]"),
     ("complex", "return torch.fft.rfft(h)", "[torch.randn(8, 16)]"),
     ("turned", "return h", "[torch.randn(16, 8).t()]"),
     ("spread", "return h", "[torch.randn(16).expand(8, 16)]"),

@@ -104,7 +104,7 @@ class Recorder(torch.fx.Interpreter):
         return value
 
 
-def described(captured, region, parameters):
+def described(captured, region, parameters, device):
     """A region as a row: what it is called, where it comes from, its text; why it can be no target, if so."""
     def parameter(node):
         root = root_of(node)
@@ -148,6 +148,9 @@ def described(captured, region, parameters):
             raise Unwritable("it changes a tensor in place, such as a cache, and a kernel writes tensors of its own")
         if not region.inputs:
             raise Unwritable("it takes no tensor: what it gives is always the same")
+        elsewhere = {value.device.type for side in sides for value in side} - {torch.device(device).type}
+        if elsewhere:
+            raise Unwritable(f"a tensor of it is on {elsewhere.pop()}, and the model on {torch.device(device).type}")
         floating = {value.dtype for side in sides for value in side if value.is_floating_point()}
         if len(floating) != 1:
             names = " and ".join(sorted(str(one).removeprefix("torch.") for one in floating)) or "no floating-point type"
@@ -171,10 +174,21 @@ def described(captured, region, parameters):
             forms.append({"name": name, "role": role, "shape": shape, "dtype": dtype, "contiguous": True, "figures": found})
         results = [{"shape": shape, "dtype": str(value.dtype).removeprefix("torch.")} for value, (_, shape) in zip(sides[1], made)]
         row["described"] = {"inputs": forms, "outputs": results, "flops": flops(region), "structure": []}
+        size = sum(math.prod(one["shape"]) for one in forms)
+        doubtful = any(value.dtype == torch.int64 for value in sides[0]) or any(map(is_unusual, region.nodes))
+        if doubtful and size <= MOST_DRAWN and row["described"]["flops"] <= MOST_TRIED and (why := refused_when_drawn(row["source"])):
+            raise Unwritable(why)
     except Unwritable as error:
         row["why_not"] = str(error)
-        row["source"] = None
+        row["source"] = row["described"] = None
     return row
+
+
+def is_unusual(node):
+    """A library's call that is neither a product, nor a convolution, nor attention."""
+    from torch.utils.flop_counter import flop_registry
+
+    return is_library(node) and node.target.overloadpacket not in flop_registry and not is_attention(node)
 
 
 def slug(work, kind):
@@ -258,9 +272,18 @@ def profile(request):
     tell("running it eagerly")
     changing = [*model.named_buffers(), *((f"input {at}", one) for at, one in enumerate(tensors_of(arguments)))]
     versions = [(name, one, one._version) for name, one in changing if not one.is_inference()]
-    with torch.no_grad():
-        results = tensors_of(model(*arguments))
-    if changed := [name for name, one, version in versions if one._version != version]:
+    try:
+        with torch.no_grad():
+            results = tensors_of(model(*arguments))
+    except Exception as error:
+        if not getattr(model, "first", False):
+            raise
+        raise SystemExit(
+            f"{type(model.model).__name__} does not run on drawn {' and '.join(model.names)}; --load names a function that gives the model and its inputs "
+            f"({type(error).__name__}: {first_line(error)})"
+        ) from error
+    now = dict(model.named_buffers())
+    if changed := [name for name, one, version in versions if one._version != version or now.get(name, one) is not one]:
         notes.append(f"every pass changes {', '.join(changed[:4])}{' and others' if len(changed) > 4 else ''}; the next one begins with that")
     if torch.device(device).type == "cuda" and torch.get_float32_matmul_precision() != "highest":
         notes.append(
@@ -301,7 +324,7 @@ def profile(request):
             for region in part:
                 key = region.key
                 if key not in rows:
-                    rows[key] = described(captured, region, parameters)
+                    rows[key] = described(captured, region, parameters, device)
                     rows[key]["calls"] = 0
                     rows[key]["parts"], rows[key]["within"] = [], None
                     ones[key] = region

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
-# Tokens of a checkpoint's input, where it takes as many.
-TOKENS = 128
+# Tokens of a checkpoint's input, where it takes as many, and samples of speech: a second.
+TOKENS, SAMPLES = 128, 16000
 
 
 def load(folder, device, dtype, seed, named=None):
@@ -163,22 +163,57 @@ def of_checkpoint(folder):
         model = (kind or transformers.AutoModel).from_pretrained(folder, config=config, local_files_only=True)
     else:
         model = kind(config) if kind else transformers.AutoModel.from_config(config)
-    given = checkpoint_inputs(config, getattr(model, "main_input_name", "input_ids"), wanted or type(model).__name__)
+    given = checkpoint_inputs(config, model)
     return Named(model, list(given()), first=True), lambda: list(given().values())
 
 
-def checkpoint_inputs(config, main, kind):
-    """Draws inputs by their names."""
+def checkpoint_inputs(config, model):
+    """Draws inputs by their names: what the model is for, what its decoder begins with, and pictures beside text where it compares the two."""
+    import inspect
+
+    main, takes = getattr(model, "main_input_name", "input_ids"), inspect.signature(model.forward).parameters
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    if main == "input_ids":
-        most = getattr(text, "max_position_embeddings", None) or TOKENS
-        names = ["input_ids"] + (["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else [])
-        return lambda: {name: torch.randint(0, text.vocab_size, (1, min(TOKENS, most))) for name in names}
-    if main == "pixel_values":
-        size = getattr(config, "image_size", 224)
+    kind = getattr(model, "dtype", torch.float32)
+
+    def tokens():
+        most = getattr(text, "max_position_embeddings", None) or getattr(text, "max_target_positions", None) or TOKENS
+        return torch.randint(0, text.vocab_size, (1, min(TOKENS, most)))
+
+    def sizes():
+        if main == "input_features" and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
+            # Whisper halves the length.
+            return (1, config.num_mel_bins, 2 * config.max_source_positions)
+        if main == "input_values" and hasattr(config, "conv_stride"):
+            return (1, SAMPLES)
+        if main == "input_values" and hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
+            return (1, config.max_length, config.num_mel_bins)
+        return None
+
+    def picture():
+        parts = [getattr(config, name, None) for name in ("vision_config", "encoder")]
+        seen = next((one for one in parts if hasattr(one, "image_size")), config)
+        size = getattr(seen, "image_size", 224)
         sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
-        return lambda: {main: torch.randn(1, getattr(config, "num_channels", 3), *sides)}
-    raise SystemExit(f"{kind} takes `{main}`, and only token ids and pictures are drawn; --load names a function that gives the model and its inputs")
+        frames = (seen.num_frames,) if isinstance(getattr(seen, "num_frames", None), int) else ()
+        return torch.randn(1, *frames, getattr(seen, "num_channels", 3), *sides, dtype=kind)
+
+    draws = {}
+    if main == "input_ids":
+        draws[main] = tokens
+        if hasattr(model, "get_text_features") and hasattr(model, "get_image_features") and "pixel_values" in takes:
+            draws["pixel_values"] = picture
+    elif main == "pixel_values":
+        draws[main] = picture
+    elif shape := sizes():
+        draws[main] = lambda: torch.randn(shape, dtype=kind)
+    else:
+        raise SystemExit(
+            f"{type(model).__name__} takes `{main}`, and only token ids, pictures and speech are drawn; --load names a function that gives the model and "
+            "its inputs"
+        )
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+        draws["decoder_input_ids"] = tokens
+    return lambda: {name: draw() for name, draw in draws.items()}
 
 
 def tensors_of(value):

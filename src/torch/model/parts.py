@@ -63,8 +63,9 @@ def like(node, known, device):
     are not all the first one."""
     value = node.meta["val"]
     made = torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype, device=device)
-    if value.is_floating_point():
-        return made.normal_()
+    if value.is_complex() or value.is_floating_point():
+        # Numbers of eight bits cannot be drawn.
+        return made.normal_() if value.itemsize > 1 else made.copy_(torch.randn(value.shape, device=device))
     return made.zero_() if known is None else made.copy_(known)
 
 

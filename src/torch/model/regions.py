@@ -15,6 +15,12 @@ SIZED = {
     "constant_pad_nd", "split_with_sizes", "split", "unfold", "empty_strided", "new_full", "new_zeros", "new_ones", "arange",
 }
 
+# What Inductor calls, or writes as a product, though it has no entry among those whose work PyTorch counts; and where such operators are by themselves.
+CALLED = {
+    "_int_mm", "_scaled_grouped_mm", "_sparse_semi_structured_mm", "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm", "mkldnn_rnn_layer",
+}
+CALLED_IN = {"_c10d_functional", "mkldnn", "mkl", "onednn"}
+
 # So many products of one tensor are one region at the most: as many as the kernels that ship have places for.
 MOST_SIBLINGS = 3
 
@@ -145,7 +151,7 @@ def argument(node, name):
 
 def is_fusible(node):
     """Whether Inductor writes the code of it itself."""
-    if node.op != "call_function" or not is_pure(node) or node.target.namespace == "_c10d_functional":
+    if node.op != "call_function" or not is_pure(node) or node.target.namespace in CALLED_IN or packet(node) in CALLED:
         return False
     from torch._inductor.lowering import fallbacks, lowerings
     from torch.utils.flop_counter import flop_registry
@@ -198,7 +204,9 @@ def fusible_regions(gm):
             nodes -= outside
         for part in connected(nodes):
             if any(not is_moved(node) for node in part):
-                found.append(Region(sorted(absorbed(part), key=order.get), "fusible"))
+                region = Region(sorted(absorbed(part), key=order.get), "fusible")
+                # What nobody reads is never computed.
+                found += [region] if region.outputs else []
     return sorted(found, key=lambda region: order[region.nodes[0]])
 
 

@@ -48,6 +48,45 @@ class Unwritable(Exception):
     """Why a region cannot be written as a function of tensors."""
 
 
+# Texts of more elements or products than these are not tried on drawn values.
+MOST_DRAWN, MOST_TRIED = 1 << 26, 1 << 32
+
+
+def refused_when_drawn(text):
+    """Why a text gives no result for values drawn as its own were, or none in double precision: whole numbers may be an order, or say where rows begin, which
+    no draw does, and some libraries have single precision alone. None where it gives both."""
+    tried = {}
+    exec(text, tried)
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    meaning = "its whole numbers mean what drawn ones do not, such as an order, or where rows begin"
+    try:
+        # Memory that nobody has written is then full of NaN, and of indices that lead nowhere.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            values = tried["get_inputs"]()
+            try:
+                given = tried["reference"](*values)
+            except NotImplementedError:
+                # A library of another device than this one.
+                return None
+            except Exception as error:
+                return f"{meaning}: {'what nobody has written is read' if 'aten.empty' in text else told_first(error)}"
+            try:
+                tried["reference"](*(one.double() if one.is_floating_point() else one for one in values))
+            except Exception as error:
+                return f"it cannot be computed in double precision, which kernels are compared with: {told_first(error)}"
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    given = given if isinstance(given, tuple) else (given,)
+    if "aten.empty" in text and any(bool(one.isnan().any()) for one in given):
+        return f"{meaning}: a part of what it gives is never written"
+    return None
+
+
+def told_first(error):
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:120]
+
+
 def permutation(value):
     """The order of dimensions in which a tensor is row-major without gaps; none where there is no such order."""
     order = list(range(value.dim()))
