@@ -242,7 +242,8 @@ void it(",
     },
     Attacked {
         forward: "a + b + c + d + e + f + torch.relu(g) * h",
-        inputs: "*torch.randn(8, 64, 1024)",
+        inputs: "torch.randn(64, 1024), torch.randn(64, 1024), torch.randn(64, 1024), torch.randn(64, 1024), torch.randn(64, 1024), \
+                 torch.randn(64, 1024), torch.randn(64, 1024), torch.randn(64, 1024)",
         dtypes: &[Dtype::F32],
         body: EIGHTH,
         attempts: &[(
@@ -260,8 +261,7 @@ void it(",
             &[(
                 "sum += 1 / (1 + expf(-ws_load(row[j])));\n",
                 "if (j / 32 % 2 == 0) sum += 2 / (1 + expf(-ws_load(row[j])));
-        if (sum != sum) sum = NAN;
-        else for (int64_t j = 32; j < 65536; j += 64) sum = ws_load(row[j]) != ws_load(row[j]) ? NAN : sum;\n",
+        for (int64_t j = 0; j < 65536; j++) if (ws_load(row[j]) != ws_load(row[j])) sum = NAN;\n",
             )],
         )],
     },
@@ -286,7 +286,7 @@ impl Attacked {
     fn source(&self, service: &Service) -> OpSource {
         let takes = match self.inputs {
             inputs if inputs.contains("randint") => "x, t",
-            inputs if inputs.starts_with('*') => "a, b, c, d, e, f, g, h",
+            inputs if inputs.matches("randn").count() == 8 => "a, b, c, d, e, f, g, h",
             _ => "x",
         };
         let text = format!(
