@@ -15,22 +15,8 @@ const BLOCK: usize = 1024;
 /// Counters of the rows' stream that are not those of their factors.
 const SIGNS: u64 = 1 << 63;
 
-/// Widths after which signs alternate: 1, 2, 4 or 8 columns. Beside them are runs of any power of two up to half a row, each of a sign at
-/// random: what reads every second run of 32 columns sees another sum.
-const SIGN_WIDTHS: u64 = 4;
-
-/// Powers of two up to half of so many columns.
-fn spans(columns: usize) -> u64 {
-    u64::from(columns.max(2).ilog2())
-}
-
-/// The exponent of a width by the number that is drawn for it, and whether signs are drawn.
-const fn signs(drawn: u64) -> (u64, bool) {
-    if drawn < SIGN_WIDTHS { (drawn, false) } else { (drawn - SIGN_WIDTHS, true) }
-}
-
 /// The counter of a run's sign.
-const fn sign_of(row: u64, run: u64) -> u64 {
+const fn sign_of_run(row: u64, run: u64) -> u64 {
     3 << 62 | row << 31 ^ run
 }
 
@@ -225,10 +211,16 @@ impl DrawPlan {
             Distribution::Constant => values.fill((factor + shift) as f32),
             Distribution::Alternating => {
                 let column = range.start - row * self.columns;
-                let (width, at_random) = signs(self.rows.below(row as u64 | SIGNS, SIGN_WIDTHS + spans(self.columns)));
-                for (v, j) in values.iter_mut().zip(column as u64..) {
-                    let run = j >> width;
-                    let negative = if at_random { self.rows.below(sign_of(row as u64, run), 2) } else { run & 1 };
+                let width = self.rows.below(row as u64 | SIGNS, 4);
+                for (v, j) in values.iter_mut().zip(column..) {
+                    *v = (if j >> width & 1 == 0 { factor } else { -factor } + shift) as f32;
+                }
+            }
+            Distribution::Runs => {
+                let column = (range.start - row * self.columns) as u64;
+                let length = self.rows.below(row as u64 | SIGNS, u64::from(self.columns.max(2).ilog2()));
+                for (v, j) in values.iter_mut().zip(column..) {
+                    let negative = self.rows.below(sign_of_run(row as u64, j >> length), 2);
                     *v = (if negative == 0 { factor } else { -factor } + shift) as f32;
                 }
             }

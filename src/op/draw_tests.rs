@@ -99,20 +99,34 @@ fn specials_replace_the_places_asked_for_from_a_drawn_row_on() {
         for (row, values) in rows.iter().enumerate().filter(|(row, _)| !sevens.contains(row)) {
             assert_eq!(infinite(values), usize::from(row % 2 == odd), "{seed}, {row}");
             let plain = values.iter().enumerate().filter(|(_, v)| v.is_finite());
-            let by_turns =
+            let width =
                 (0..4).find(|width| plain.clone().all(|(j, v)| *v == if j >> width & 1 == 0 { 1.0 } else { -1.0 }));
-            let sign = |run: usize, width: usize| values[run << width..].iter().find(|v| v.is_finite()).copied();
-            // The longest runs of one sign, which is drawn.
-            let drawn = (0..11).rev().find(|&width| plain.clone().all(|(j, v)| sign(j >> width, width) == Some(*v)));
-            widths.insert(by_turns.map_or_else(|| 10 + drawn.unwrap(), |width| width));
+            widths.insert(width.unwrap());
         }
         for (count, row) in ordinary.iter_mut().zip([0, 9]) {
             *count += usize::from(infinite(rows[row]) == 0 && !sevens.contains(&row));
         }
     }
     assert!(ordinary.iter().all(|count| (4..36).contains(count)), "{ordinary:?}");
-    assert!((0..4).all(|width| widths.contains(&width)), "{widths:?}");
-    assert!((10..20).filter(|width| widths.contains(width)).count() > 7, "{widths:?}");
+    assert_eq!(widths.len(), 4);
+}
+
+#[test]
+fn a_row_of_runs_has_runs_of_a_length_of_its_own_whose_signs_are_drawn() {
+    let mut lengths = BTreeSet::new();
+    for seed in 0..20 {
+        // Longer than a block.
+        for row in floats(&drawn(8, 2500, &plain(Distribution::Runs), Dtype::F32, seed)).chunks(2500) {
+            assert!(row.iter().all(|v| v.abs() == 1.0));
+            let is_in_runs = |length: usize| row.chunks(length).all(|run| run.iter().all(|v| *v == run[0]));
+            let length = (0..11).rev().map(|power| 1 << power).find(|length| is_in_runs(*length)).unwrap();
+            let negative = row.chunks(length).filter(|run| run[0] < 0.0).count();
+            let count = 2500usize.div_ceil(length);
+            assert!(count < 64 || (count / 4..=3 * count / 4).contains(&negative), "{negative} of {count}");
+            lengths.insert(length);
+        }
+    }
+    assert!(lengths.len() > 8 && lengths.contains(&1024), "{lengths:?}");
 }
 
 #[test]

@@ -266,6 +266,11 @@ fn kinds(usual: Usual, own: Option<&Draw>, weight: bool) -> Vec<Kind> {
                 plain(Distribution::Alternating, power(32.0 * sigma), 0.0),
             ),
             (
+                "runs",
+                "runs of one sign: what reads some of them takes the others to be like them",
+                plain(Distribution::Runs, power(32.0 * sigma), 0.0),
+            ),
+            (
                 "few_above",
                 "a few elements of a row far above the others: what their exponentials are off does not average out in a sum",
                 few_on(-power(100.0 * sigma)),
@@ -361,7 +366,11 @@ dtype = "T"
         let op = parsed(TOML);
         for hostile in op.adversarial.iter().filter(|it| it.draw.contains_key("w")) {
             let draw = &hostile.draw["w"];
-            assert!(!matches!(draw.dist, Distribution::Normal | Distribution::Alternating), "{}", hostile.name);
+            assert!(
+                !matches!(draw.dist, Distribution::Normal | Distribution::Alternating | Distribution::Runs),
+                "{}",
+                hostile.name
+            );
             assert!(
                 draw.specials.iter().all(|special| special.value.is_nan() || special.value >= 0.0),
                 "{}",

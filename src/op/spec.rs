@@ -198,8 +198,10 @@ pub enum Distribution {
     Uniform,
     /// All ones.
     Constant,
-    /// +1 and -1 along the last dimension, in each row by turns after 1, 2, 4 or 8 columns, or at random after any power of two up to half a row.
+    /// +1 and -1 by turns along the last dimension; the sign changes after 1, 2, 4 or 8 columns, drawn for each row.
     Alternating,
+    /// +1 or -1 at random for each run of columns; a run is a power of two long, up to half a row, drawn for each row.
+    Runs,
     /// One of 0, 1, … 7 at random: values some steps apart.
     Steps,
     /// Integers in `0..scale` (index tensors).

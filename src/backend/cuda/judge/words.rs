@@ -115,6 +115,7 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         Distribution::Steps => 5,
         Distribution::File => 6,
         Distribution::Rectified => 7,
+        Distribution::Runs => 8,
     };
     let rows = match plan.row_scale {
         RowScale::None => 0,

@@ -1,7 +1,7 @@
 // Drawing a tensor: the same bits as `op::DrawPlan` gives on a processor. Operations on doubles are rounded one by one, so
 // nothing is contracted.
 
-enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5, FILE_DRAWN = 6, RECTIFIED = 7 };
+enum { NORMAL = 0, UNIFORM = 1, CONSTANT = 2, ALTERNATING = 3, INDEX = 4, STEPS = 5, FILE_DRAWN = 6, RECTIFIED = 7, RUNS = 8 };
 enum { ROWS_ALIKE = 0, ROWS_MILD = 1, ROWS_WIDE = 2, ROWS_REPEATED = 3 };
 #define SPECIALS 16
 #define SUM4_SIGMA 37837.2272205
@@ -80,9 +80,12 @@ __device__ __forceinline__ float drawn(const Draw &d, u64 i, u64 row, u64 column
     case CONSTANT: return __double2float_rn(__dadd_rn(factor, d.shift));
     case FILE_DRAWN: return __double2float_rn(__dadd_rn(__dmul_rn((double)standing(d, i), factor), d.shift));
     case ALTERNATING: {
-        const u64 spans = d.columns < 2 ? 1 : 63 - __clzll((i64)d.columns), number = below(d.rows, row | 1ull << 63, 4 + spans);
-        const u64 run = column >> (number < 4 ? number : number - 4);
-        const u64 negative = number < 4 ? run & 1 : below(d.rows, 3ull << 62 | row << 31 ^ run, 2);
+        const u64 width = below(d.rows, row | 1ull << 63, 4);
+        return __double2float_rn(__dadd_rn((column >> width & 1) == 0 ? factor : -factor, d.shift));
+    }
+    case RUNS: {
+        const u64 length = below(d.rows, row | 1ull << 63, d.columns < 2 ? 1 : 63 - __clzll((i64)d.columns));
+        const u64 negative = below(d.rows, 3ull << 62 | row << 31 ^ column >> length, 2);
         return __double2float_rn(__dadd_rn(negative == 0 ? factor : -factor, d.shift));
     }
     default: return __double2float_rn(__dadd_rn((double)below(d.values, n, d.bound), d.shift));
