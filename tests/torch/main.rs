@@ -56,7 +56,7 @@ fn a_module_is_an_operation_over_its_inputs_and_its_state() {
         "void tried(const T *x, const T *norm_weight, const T *norm_bias, const T *norm_running_mean, const T *norm_running_var, \
          T *out0, T *out1, float input1);"
     );
-    assert_eq!(op.adversarial.iter().filter(|it| it.draw.contains_key("x")).count(), 14);
+    assert_eq!(op.adversarial.iter().filter(|it| it.draw.contains_key("x")).count(), 15);
     // A variance stays one.
     let variance = op.tensors.iter().find(|it| it.name == "norm_running_var").unwrap().draw.as_ref().unwrap();
     assert!(variance.shift.as_ref().is_some_and(|shift| shift.text() == "0.5"), "{variance:?}");
