@@ -185,7 +185,7 @@ def launched(kernel, arguments, own, dtype, plan):
         tiled = {
             "grid": grid_of(kernel.name, kernel.tiles, kernel.known, started),
             "choices": choices_of(kernel.tiles, kernel.known),
-            "tried": worth_trying(kernel.tiles, dtype.itemsize),
+            "tried": worth_trying(dtype.itemsize),
         }
     passed = [name for name in kernel.parameters if name not in kernel.blocks]
     if len(passed) != len(arguments):

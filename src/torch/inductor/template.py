@@ -138,7 +138,7 @@ def numbers_in(function):
 
 def choices_of(config, known):
     """What each block size of a template may be."""
-    found = {name: [one for one in TILES[name]] for name in TILES if name in config}
+    found = {name: list(values) for name, values in TILES.items() if name in config}
     # It was written without a mask where each slice is whole, and with one otherwise.
     if config.get("EVEN_K") and "K" in known:
         found["BLOCK_K"] = [one for one in found["BLOCK_K"] if known["K"] % one == 0]
@@ -167,7 +167,7 @@ def grid_of(name, config, known, started):
     return grid
 
 
-def worth_trying(config, width):
+def worth_trying(width):
     """What fits: operands of a few slices in shared memory, and a block's sums in its threads' registers, with work for each."""
     held = f"(BLOCK_M + BLOCK_N) * BLOCK_K * {width} * STAGES <= SMEM_MAX"
     return [held, "BLOCK_M * BLOCK_N <= 8192 * WARPS", "BLOCK_M * BLOCK_N >= 128 * WARPS"]

@@ -184,13 +184,6 @@ def described(captured, region, parameters, device):
     return row
 
 
-def is_unusual(node):
-    """A library's call that is neither a product, nor a convolution, nor attention."""
-    from torch.utils.flop_counter import flop_registry
-
-    return is_library(node) and node.target.overloadpacket not in flop_registry and not is_attention(node)
-
-
 def slug(work, kind):
     """A few of its operators, as a name in C."""
     dull = {"convert_element_type", "clone", "full", "iota", "scalar_tensor", "getitem"}

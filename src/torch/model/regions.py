@@ -141,6 +141,13 @@ def is_attention(node):
     return isinstance(node.target, torch._ops.OpOverload) and packet(node).startswith("_scaled_dot_product_") and "backward" not in packet(node)
 
 
+def is_unusual(node):
+    """A library's call that is neither a product, nor a convolution, nor attention."""
+    from torch.utils.flop_counter import flop_registry
+
+    return is_library(node) and node.target.overloadpacket not in flop_registry and not is_attention(node)
+
+
 def argument(node, name):
     """An argument of an operator's call by its name, or what stands for it; none where the operator has no such argument."""
     for at, one in enumerate(node.target._schema.arguments):
