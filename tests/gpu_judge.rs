@@ -12,7 +12,7 @@ use warpsmith::backend::cuda::judge::{Arena, Desk, Oracle, compare, compare_some
 use warpsmith::backend::cuda::{Compiler, Gpu, Unit};
 use warpsmith::backend::{Arena as _, CaseMemory, Exchange, Placing, Poison, Region, Span};
 use warpsmith::evaluation::ErrorStats;
-use warpsmith::op::{Case, Dtype, Operation, Role, Shape, Stored};
+use warpsmith::op::{Case, Dtype, OpSource, Operation, Role, Shape, Stored};
 use warpsmith::rng::Stream;
 
 const OPERATIONS: &[&str] = &[
@@ -103,7 +103,9 @@ fn encode(values: impl Iterator<Item = f64>, stored: Stored) -> Vec<u8> {
     match stored {
         Stored::F16 => values.flat_map(|v| f16::from_f32(v as f32).to_ne_bytes()).collect(),
         Stored::Bf16 => values.flat_map(|v| bf16::from_f32(v as f32).to_ne_bytes()).collect(),
-        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 => values.flat_map(|v| (v as f32).to_ne_bytes()).collect(),
+        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 | Stored::I8 => {
+            values.flat_map(|v| (v as f32).to_ne_bytes()).collect()
+        }
     }
 }
 
@@ -130,19 +132,92 @@ fn what_is_drawn_on_the_device_is_what_the_processor_draws() {
     for &name in OPERATIONS {
         let op = operation(name);
         for dtype in Dtype::ALL {
-            for case in cases(&op, dtype) {
-                let (_, _, inputs) = place(&device, &op, &case, 77);
-                let specs = op.tensors.iter().filter(|tensor| tensor.role == Role::Input);
-                for (tensor, bytes) in specs.zip(inputs) {
-                    let Some(bytes) = bytes else { continue };
-                    let mut wanted = vec![0; bytes.len()];
-                    let how = op.draw_of(tensor, &case).unwrap().unwrap();
-                    warpsmith::op::draw(&op, tensor, &case.shape, dtype, how, 77, &mut wanted).unwrap();
-                    let differs = bytes.iter().zip(&wanted).position(|(a, b)| a != b);
-                    assert_eq!(differs, None, "{name} {dtype} {:?} `{}`", case, tensor.name);
-                }
-            }
+            drawn_alike(&device, &op, dtype);
         }
+    }
+    assert!(device.desk.failure().is_none(), "{:?}", device.desk.failure());
+}
+
+fn drawn_alike(device: &Device, op: &Operation, dtype: Dtype) {
+    for case in cases(op, dtype) {
+        let (_, _, inputs) = place(device, op, &case, 77);
+        let specs = op.tensors.iter().filter(|tensor| tensor.role == Role::Input);
+        for (tensor, bytes) in specs.zip(inputs) {
+            let Some(bytes) = bytes else { continue };
+            let mut wanted = vec![0; bytes.len()];
+            let how = op.draw_of(tensor, &case).unwrap().unwrap();
+            warpsmith::op::draw(op, tensor, &case.shape, dtype, how, 77, &mut wanted).unwrap();
+            let differs = bytes.iter().zip(&wanted).position(|(a, b)| a != b);
+            assert_eq!(differs, None, "{} {dtype} {case:?} `{}`", op.name, tensor.name);
+        }
+    }
+}
+
+/// An operation of PyTorch's: whole numbers of every width, and its own hostile draws.
+const WHOLE: &str = r#"
+name = "whole"
+summary = "s"
+oracle = "torch"
+symbols = []
+flops = "1"
+shrink = []
+primary = 0
+smoke = {}
+sweep = [{}]
+edges = []
+random = {}
+[[tensors]]
+name = "x"
+role = "input"
+shape = ["37", "259"]
+dtype = "T"
+draw = { dist = "normal" }
+[[tensors]]
+name = "a"
+role = "input"
+shape = ["37", "259"]
+dtype = "i64"
+draw = { dist = "index", scale = "9000", shift = "-3" }
+[[tensors]]
+name = "b"
+role = "input"
+shape = ["37", "259"]
+dtype = "i32"
+draw = { dist = "index", scale = "9000", shift = "-3" }
+[[tensors]]
+name = "c"
+role = "input"
+shape = ["37", "259"]
+dtype = "i8"
+draw = { dist = "index", scale = "255", shift = "-127" }
+[[tensors]]
+name = "d"
+role = "input"
+shape = ["37", "259"]
+dtype = "u8"
+draw = { dist = "index", scale = "2" }
+[[tensors]]
+name = "out"
+role = "output"
+shape = ["37", "259"]
+dtype = "T"
+"#;
+
+#[test]
+fn whole_numbers_and_runs_of_signs_are_drawn_on_the_device_as_on_the_processor() {
+    let Some(device) = Device::open() else { return };
+    let source = OpSource {
+        name: "whole".into(),
+        toml: WHOLE.into(),
+        header: String::new(),
+        python: "def reference(x, a, b, c, d):\n    return x\n".into(),
+    };
+    let op = source.operation().unwrap();
+    let all = cases(&op, Dtype::Bf16);
+    let runs = |case: &&Case| case.input.as_ref().is_some_and(|name| name.starts_with("runs"));
+    assert!(all.iter().filter(runs).count() > 0);
+    for dtype in Dtype::ALL {
+        drawn_alike(&device, &op, dtype);
     }
     assert!(device.desk.failure().is_none(), "{:?}", device.desk.failure());
 }

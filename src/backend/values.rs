@@ -45,6 +45,7 @@ pub(crate) fn decode_into(bytes: &[u8], stored: Stored, out: &mut [f64]) {
             }
         }
         Stored::U8 => out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = f64::from(*byte)),
+        Stored::I8 => out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = f64::from(byte.cast_signed())),
     }
 }
 
@@ -57,6 +58,7 @@ pub(super) fn encode_one(value: f64, stored: Stored, out: &mut [u8]) {
         Stored::I64 => out.copy_from_slice(&(value as i64).to_ne_bytes()),
         Stored::I32 => out.copy_from_slice(&(value as i32).to_ne_bytes()),
         Stored::U8 => out.copy_from_slice(&[value as u8]),
+        Stored::I8 => out.copy_from_slice(&(value as i8).to_ne_bytes()),
     }
 }
 
@@ -66,7 +68,7 @@ mod tests {
 
     #[test]
     fn one_element_encodes_to_what_it_decodes_from() {
-        for stored in [Stored::F16, Stored::Bf16, Stored::F32, Stored::I64, Stored::I32] {
+        for stored in [Stored::F16, Stored::Bf16, Stored::F32, Stored::I64, Stored::I32, Stored::I8] {
             let mut bytes = vec![0; stored.bytes()];
             encode_one(-24.0, stored, &mut bytes);
             let mut value = [9.0];

@@ -56,6 +56,7 @@ const fn cuda_name(element: ElementType) -> &'static str {
         ElementType::I64 => "long long",
         ElementType::I32 => "int",
         ElementType::U8 => "unsigned char",
+        ElementType::I8 => "signed char",
         ElementType::Case | ElementType::F32 => element.c_name(),
     }
 }

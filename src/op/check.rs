@@ -120,7 +120,7 @@ fn tensors(op: &Operation) -> Check {
         let whole = match op.oracle {
             OracleKind::Torch => false,
             OracleKind::Header if tensor.role == Role::Output => tensor.dtype.is_whole(),
-            OracleKind::Header => matches!(tensor.dtype, ElementType::I32 | ElementType::U8),
+            OracleKind::Header => matches!(tensor.dtype, ElementType::I32 | ElementType::U8 | ElementType::I8),
         };
         if whole {
             return Err(format!(
@@ -142,8 +142,7 @@ fn drawable(tensor: &TensorSpec, draw: &Draw) -> Check {
     if draw.like.is_some() && (draw.dist != Distribution::File || tensor.dtype.is_whole()) {
         return Err(format!("`{name}`: like is for floating-point values that a file draws"));
     }
-    let indices = tensor.dtype == ElementType::I64 && draw.dist == Distribution::Index;
-    if tensor.dtype.is_whole() && draw.dist != Distribution::File && !indices {
+    if tensor.dtype.is_whole() && !matches!(draw.dist, Distribution::File | Distribution::Index) {
         return Err(format!("integer tensor `{name}` is drawn as something other than an index"));
     }
     if draw.dist == Distribution::Index && (draw.scale.is_none() || draw.rows != super::RowScale::None) {

@@ -241,8 +241,10 @@ impl DrawPlan {
         let mut values: Vec<i64> =
             range.clone().map(|i| self.values.below(i as u64, self.scale as u64) as i64 + self.shift as i64).collect();
         self.specials(&range, row, &mut |at, special| values[at] = special as i64);
-        for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
-            *bytes = value.to_ne_bytes();
+        // The low bytes of what is in range are the number itself, in two's complement.
+        let bytes = self.stored.bytes();
+        for (out, value) in out.chunks_exact_mut(bytes).zip(values) {
+            out.copy_from_slice(&value.to_le_bytes()[..bytes]);
         }
     }
 
@@ -312,7 +314,7 @@ fn load(stored: Stored, bytes: &[u8], values: &mut [f32]) {
                 *value = half::bf16::from_ne_bytes(*two).to_f32();
             }
         }
-        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 => {
+        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 | Stored::I8 => {
             for (value, four) in values.iter_mut().zip(bytes.as_chunks().0) {
                 *value = f32::from_ne_bytes(*four);
             }
@@ -337,7 +339,7 @@ fn store(stored: Stored, values: &[f32], out: &mut [u8]) {
                 *bytes = bf16_bits(*value).to_ne_bytes();
             }
         }
-        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 => {
+        Stored::F32 | Stored::I64 | Stored::I32 | Stored::U8 | Stored::I8 => {
             for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
                 *bytes = value.to_ne_bytes();
             }

@@ -179,13 +179,28 @@ fn steps_are_multiples_of_the_scale_and_all_of_them_occur() {
 
 #[test]
 fn indices_are_integers_in_range() {
-    let mut op = samples::rmsnorm();
-    op.tensors[0].dtype = ElementType::I64;
     let shape = Shape::from([("rows", 50), ("cols", 40)]);
-    let how = Draw { scale: Some("cols".parse().unwrap()), ..plain(Distribution::Index) };
-    let mut out = vec![0; 50 * 40 * 8];
-    draw(&op, &op.tensors[0], &shape, Dtype::F16, &how, 2, &mut out).unwrap();
-    let values: Vec<i64> = out.chunks_exact(8).map(|b| i64::from_ne_bytes(b.try_into().unwrap())).collect();
-    assert!(values.iter().all(|v| (0..40).contains(v)));
-    assert!((0..40).all(|wanted| values.contains(&wanted)));
+    let from = |least: &str| Draw {
+        scale: Some("cols".parse().unwrap()),
+        shift: Some(least.parse().unwrap()),
+        ..plain(Distribution::Index)
+    };
+    for (dtype, least) in
+        [(ElementType::I64, -7), (ElementType::I32, -7), (ElementType::I8, -7), (ElementType::U8, 200)]
+    {
+        let mut op = samples::rmsnorm();
+        op.tensors[0].dtype = dtype;
+        let stored = dtype.stored(Dtype::F16);
+        let mut out = vec![0; 50 * 40 * stored.bytes()];
+        draw(&op, &op.tensors[0], &shape, Dtype::F16, &from(&least.to_string()), 2, &mut out).unwrap();
+        let value = |bytes: &[u8]| match dtype {
+            ElementType::U8 => i64::from(bytes[0]),
+            ElementType::I8 => i64::from(bytes[0].cast_signed()),
+            ElementType::I32 => i64::from(i32::from_ne_bytes(bytes.try_into().unwrap())),
+            _ => i64::from_ne_bytes(bytes.try_into().unwrap()),
+        };
+        let values: Vec<i64> = out.chunks_exact(stored.bytes()).map(value).collect();
+        assert!(values.iter().all(|v| (least..least + 40).contains(v)), "{dtype:?}");
+        assert!((least..least + 40).all(|wanted| values.contains(&wanted)), "{dtype:?}");
+    }
 }

@@ -93,6 +93,9 @@ pub enum ElementType {
     /// Always a byte: a truth value is 0 or 1.
     #[serde(rename = "u8")]
     U8,
+    /// Always a byte with a sign: quantised weights.
+    #[serde(rename = "i8")]
+    I8,
 }
 
 impl ElementType {
@@ -103,14 +106,14 @@ impl ElementType {
             Self::Case => dtype.bytes(),
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
-            Self::U8 => 1,
+            Self::U8 | Self::I8 => 1,
         }
     }
 
     /// Whether it holds whole numbers, which are not rounded.
     #[must_use]
     pub const fn is_whole(self) -> bool {
-        matches!(self, Self::I64 | Self::I32 | Self::U8)
+        matches!(self, Self::I64 | Self::I32 | Self::U8 | Self::I8)
     }
 
     /// Its name in C, where the case's type is called `T`.
@@ -122,6 +125,7 @@ impl ElementType {
             Self::I64 => "int64_t",
             Self::I32 => "int32_t",
             Self::U8 => "uint8_t",
+            Self::I8 => "int8_t",
         }
     }
 }
@@ -141,6 +145,8 @@ pub enum Stored {
     I32,
     /// Bytes.
     U8,
+    /// Bytes with a sign.
+    I8,
 }
 
 impl ElementType {
@@ -151,6 +157,7 @@ impl ElementType {
             (Self::I64, _) => Stored::I64,
             (Self::I32, _) => Stored::I32,
             (Self::U8, _) => Stored::U8,
+            (Self::I8, _) => Stored::I8,
             (Self::F32, _) | (Self::Case, Dtype::F32) => Stored::F32,
             (Self::Case, Dtype::F16) => Stored::F16,
             (Self::Case, Dtype::Bf16) => Stored::Bf16,
@@ -166,7 +173,7 @@ impl Stored {
             Self::F16 | Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
-            Self::U8 => 1,
+            Self::U8 | Self::I8 => 1,
         }
     }
 
@@ -177,7 +184,7 @@ impl Stored {
             Self::F16 => half::f16::from_f64(value).to_f64(),
             Self::Bf16 => half::bf16::from_f64(value).to_f64(),
             Self::F32 => f64::from(value as f32),
-            Self::I64 | Self::I32 | Self::U8 => value,
+            Self::I64 | Self::I32 | Self::U8 | Self::I8 => value,
         }
     }
 
@@ -188,7 +195,7 @@ impl Stored {
             Self::F16 => Some(Dtype::F16),
             Self::Bf16 => Some(Dtype::Bf16),
             Self::F32 => Some(Dtype::F32),
-            Self::I64 | Self::I32 | Self::U8 => None,
+            Self::I64 | Self::I32 | Self::U8 | Self::I8 => None,
         }
     }
 }

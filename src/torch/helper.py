@@ -431,7 +431,7 @@ def serve():
         channel.send({"error": {"kind": "torch", "what": f"{sys.executable} has no PyTorch: {type(error).__name__}: {error}"}})
         return
     torch, DEVICE = imported, "cpu"
-    TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8}
+    TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "i8": torch.int8}
     warnings.simplefilter("ignore")
     torch.set_num_threads(max(1, setup["threads"]))
     torch.backends.cuda.matmul.allow_tf32 = False

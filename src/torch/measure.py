@@ -1,7 +1,7 @@
 """How far results are from what is right: the parts that `bound.rs` says limits of."""
 
 # Types of which a value is right or wrong.
-WHOLE = ("i64", "i32", "u8")
+WHOLE = ("i64", "i32", "u8", "i8")
 
 # Elements that are compared at a time: what this takes in doubles is little beside the results.
 AT_ONCE = 1 << 25

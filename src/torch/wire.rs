@@ -275,6 +275,7 @@ pub(super) const fn type_name(stored: Stored) -> &'static str {
         Stored::I64 => "i64",
         Stored::I32 => "i32",
         Stored::U8 => "u8",
+        Stored::I8 => "i8",
     }
 }
 

@@ -93,6 +93,7 @@ fn arguments(op: &Operation) -> String {
             ElementType::I64 => "i64",
             ElementType::I32 => "i32",
             ElementType::U8 => "u8",
+            ElementType::I8 => "i8",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "- `{}`: {role} [{}] of {element}{absent}", tensor.name, sizes.join(", "));

@@ -25,7 +25,7 @@ pub(super) fn fill(bytes: &mut [u8], stored: Stored, key: u64) {
         Stored::F32 => 0x7f00_0000_7f00_0000,
         Stored::I64 => 0x4000_0000_0000_0000,
         Stored::I32 => 0x4000_0000_4000_0000,
-        Stored::U8 => 0xf0f0_f0f0_f0f0_f0f0,
+        Stored::U8 | Stored::I8 => 0xf0f0_f0f0_f0f0_f0f0,
     };
     let stream = Stream::new(key, "pattern");
     let count = if bytes.len() <= PIECE { bytes.len().div_ceil(WORD) } else { 2 * PIECE / WORD };

@@ -412,6 +412,7 @@ fn element(name: &str, tensor: &Tensor, dtype: Dtype) -> Result<&'static str, St
         "int64" => "i64",
         "int32" => "i32",
         "bool" | "uint8" => "u8",
+        "int8" => "i8",
         other => {
             return Err(format!(
                 "`{name}` is a tensor of {other}; kernels take float32, float16 and bfloat16, and give int64, int32 and bool too"

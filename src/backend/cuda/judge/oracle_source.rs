@@ -70,6 +70,7 @@ pub fn source(op: &Operation) -> Result<String, String> {
             ElementType::I64 => "3",
             ElementType::I32 => "4",
             ElementType::U8 => "5",
+            ElementType::I8 => "6",
         };
         define(&format!("{}(i)", tensor.name), format!("ws_element({stored}, ws_context.inputs[{index}], (i))"));
     }

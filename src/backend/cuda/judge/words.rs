@@ -81,7 +81,7 @@ pub(super) const fn exponent(stored: Stored) -> u64 {
         Stored::F32 => 0x7f00_0000_7f00_0000,
         Stored::I64 => 0x4000_0000_0000_0000,
         Stored::I32 => 0x4000_0000_4000_0000,
-        Stored::U8 => 0xf0f0_f0f0_f0f0_f0f0,
+        Stored::U8 | Stored::I8 => 0xf0f0_f0f0_f0f0_f0f0,
     }
 }
 
@@ -95,15 +95,16 @@ pub(super) const fn number(stored: Stored) -> u32 {
         // Only PyTorch reads these.
         Stored::I32 => 4,
         Stored::U8 => 5,
+        Stored::I8 => 6,
     }
 }
 
 /// Specials of one draw (`SPECIALS`).
 const SPECIALS: usize = 16;
 
-/// `struct Draw`; `None` where it has more specials than the kernel takes, or its values are not drawn there.
+/// `struct Draw`; `None` where it has more specials than the kernel takes.
 pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
-    if plan.specials.len() > SPECIALS || matches!(plan.stored, Stored::I32 | Stored::U8) {
+    if plan.specials.len() > SPECIALS {
         return None;
     }
     let dist = match plan.dist {

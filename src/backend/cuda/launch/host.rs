@@ -306,7 +306,7 @@ pub fn map_spec(map: &PlannedMap, address: u64, dtype: Dtype) -> MapSpec {
     let element = match (map.dtype, dtype) {
         (ElementType::I64, _) => MapElement::I64,
         (ElementType::I32, _) => MapElement::I32,
-        (ElementType::U8, _) => MapElement::U8,
+        (ElementType::U8 | ElementType::I8, _) => MapElement::U8,
         (ElementType::F32, _) | (ElementType::Case, Dtype::F32) => MapElement::F32,
         (ElementType::Case, Dtype::F16) => MapElement::F16,
         (ElementType::Case, Dtype::Bf16) => MapElement::Bf16,

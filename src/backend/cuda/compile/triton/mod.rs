@@ -215,6 +215,7 @@ impl JitUnit {
             JitArgument::Pointer(Stored::I64) => ("*i64", true),
             JitArgument::Pointer(Stored::I32) => ("*i32", true),
             JitArgument::Pointer(Stored::U8) => ("*u8", true),
+            JitArgument::Pointer(Stored::I8) => ("*i8", true),
             JitArgument::Integer { divisible } => ("i64", *divisible),
             JitArgument::Float => ("fp32", false),
         };

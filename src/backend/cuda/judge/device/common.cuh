@@ -7,7 +7,7 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 // Element types, in the order of `op::Stored`.
-enum { F16 = 0, BF16 = 1, F32 = 2, I64 = 3 };
+enum { F16 = 0, BF16 = 1, F32 = 2, I64 = 3, I32 = 4 };
 
 #define INFINITE __longlong_as_double(0x7ff0000000000000ll)
 #define MOST __longlong_as_double(0x7fefffffffffffffll)

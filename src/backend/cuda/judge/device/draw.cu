@@ -113,9 +113,12 @@ extern "C" __global__ void ws_draw(const __grid_constant__ Draw d) {
         const u64 row = d.elements >> 32 == 0 ? (u32)i / (u32)d.columns : i / d.columns;
         const u64 column = i - row * d.columns;
         const int special = d.specials > 0 ? special_at(d, row, column) : -1;
-        if (d.stored == I64) {
-            const i64 value = (i64)below(d.values, i, d.bound) + d.offset;
-            ((i64 *)d.out)[i] = special < 0 ? value : d.special[special].integer;
+        if (d.stored >= I64) {
+            const i64 drawn = (i64)below(d.values, i, d.bound) + d.offset;
+            const i64 value = special < 0 ? drawn : d.special[special].integer;
+            if (d.stored == I64) ((i64 *)d.out)[i] = value;
+            else if (d.stored == I32) ((int *)d.out)[i] = (int)value;
+            else ((unsigned char *)d.out)[i] = (unsigned char)value;
             continue;
         }
         const float value = special < 0 ? drawn(d, i, row, column) : __double2float_rn(d.special[special].value);
