@@ -104,7 +104,7 @@ pub fn refusal(described: &Described) -> Option<String> {
     for TensorForm { name, shape, dtype, .. } in tensors(described) {
         if element(dtype).is_none() {
             return Some(format!(
-                "`{name}` is a tensor of {dtype}; kernels take float32, float16, bfloat16, int64, int32, uint8 and bool"
+                "`{name}` is a tensor of {dtype}; kernels take float32, float16, bfloat16, int64, int32, int8, uint8 and bool"
             ));
         }
         if shape.contains(&0) {
@@ -128,26 +128,33 @@ fn unlike(described: &Described) -> Option<String> {
             {
                 return Some(format!("{:.0} % of `{name}` are zeros, which a draw would lose", 100.0 * zeros));
             }
-            (Some("i64"), Some(Figures { min, max, .. })) if min == max => {
+            // A truth value may be either, whatever was seen.
+            (Some("i64" | "i32" | "i8" | "u8"), Some(Figures { min, max, .. })) if min == max && dtype != "bool" => {
                 return Some(format!("`{name}` is {min} everywhere, and which other values it may have nobody knows"));
             }
-            (Some("T" | "i64"), _) => {}
-            _ => return Some(format!("`{name}` is a tensor of {dtype}, and regions take floating-point and int64")),
+            _ => {}
         }
     }
     let whole = described.outputs.iter().find(|it| element(&it.dtype) != Some("T"));
     whole.map(|Given { dtype, .. }| format!("its result is a tensor of {dtype}; those of regions are floating-point"))
 }
 
-/// The type of a kernel's tensor by PyTorch's name.
+/// The type of a kernel's tensor by PyTorch's name, by itself.
 fn element(dtype: &str) -> Option<&'static str> {
     Some(match dtype {
         "float32" | "float16" | "bfloat16" => "T",
         "int64" => "i64",
         "int32" => "i32",
         "uint8" | "bool" => "u8",
+        "int8" => "i8",
         _ => return None,
     })
+}
+
+/// Whether kernels are for a type of 16 bits, beside which tensors in single precision stay so.
+fn is_narrow(described: &Described) -> bool {
+    let mut types = tensors(described).map(|it| &it.dtype).chain(described.outputs.iter().map(|it| &it.dtype));
+    types.any(|it| it == "bfloat16")
 }
 
 /// The operation's file.
@@ -156,6 +163,11 @@ fn operation(name: &str, file: &str, described: &Described, values: Values) -> R
     if let Some(why) = refusal(described).or(figures) {
         return Err(why);
     }
+    let beside_narrow = matches!(values, Values::Figures(_)) && is_narrow(described);
+    let stored = |dtype: &str| match element(dtype) {
+        Some("T") if beside_narrow && dtype == "float32" => "f32",
+        known => known.unwrap_or("T"),
+    };
     let mut names = Names::default();
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -190,7 +202,7 @@ fn operation(name: &str, file: &str, described: &Described, values: Values) -> R
             }
             Argument::Input(form) | Argument::State(form) => {
                 let state = matches!(input, Argument::State(_));
-                let dtype = element(&form.dtype).unwrap_or("T");
+                let dtype = stored(&form.dtype);
                 let draw = match values {
                     Values::File if !state => drawn(form, &described.structure)?,
                     Values::File | Values::Figures(_) => usual(form)?,
@@ -215,7 +227,7 @@ fn operation(name: &str, file: &str, described: &Described, values: Values) -> R
             "\n[[tensors]]\nname = {}\nrole = \"output\"\nshape = {}\ndtype = \"{}\"",
             quoted(&names.take(&own)),
             sizes(shape),
-            element(dtype).unwrap_or("T")
+            stored(dtype)
         );
     }
     Ok(text)
@@ -261,6 +273,9 @@ fn drawn(form: &TensorForm, structure: &[String]) -> Result<String, String> {
 /// How values are drawn here that are like those of a tensor, as far as its figures say.
 fn usual(form: &TensorForm) -> Result<String, String> {
     let name = &form.name;
+    if form.dtype == "bool" {
+        return Ok("{ dist = \"index\", scale = \"2\" }".to_owned());
+    }
     let Figures { min, max, mean, deviation, whole, count, rectified, .. } =
         form.figures.ok_or_else(|| format!("the values of `{name}` were not drawn"))?;
     if ![min, max, mean, deviation].iter().all(|value| value.is_finite()) {
@@ -269,7 +284,7 @@ fn usual(form: &TensorForm) -> Result<String, String> {
     let uniform = |low: f64, wide: f64| {
         format!("{{ dist = \"uniform\", scale = {}, shift = {} }}", quoted(&float(wide)), quoted(&float(low)))
     };
-    if form.dtype == "int64" {
+    if element(&form.dtype) != Some("T") {
         let (low, many) = (min, max - min + 1.0);
         return Ok(format!("{{ dist = \"index\", scale = \"{many}\", shift = \"{low}\" }}"));
     }
@@ -324,142 +339,4 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn figures(min: f64, max: f64, mean: f64, deviation: f64) -> Option<Figures> {
-        Some(Figures { min, max, mean, deviation, zeros: 0.0, whole: min == max, count: 4096, rectified: None })
-    }
-
-    fn form(name: &str, shape: &[usize], dtype: &str, figures: Option<Figures>) -> TensorForm {
-        TensorForm { name: name.into(), shape: shape.into(), dtype: dtype.into(), figures }
-    }
-
-    fn described() -> Described {
-        Described {
-            inputs: vec![
-                Argument::Input(form("x", &[16, 64], "float32", figures(-3.2, 3.1, 0.001, 0.998))),
-                Argument::Scalar { name: "s".into(), value: 2.5 },
-                Argument::Constant { name: "mode".into(), text: "'mean'".into() },
-                Argument::Input(form("index", &[16], "int64", figures(0.0, 9.0, 4.0, 2.0))),
-                Argument::State(form("bn.weight", &[64], "float32", figures(1.0, 1.0, 1.0, 0.0))),
-                Argument::State(form("x", &[64], "float32", figures(-0.12, 0.12, 0.0, 0.07))),
-            ],
-            outputs: vec![Given { shape: vec![], dtype: "float32".into() }],
-            flops: 0,
-            structure: vec![],
-        }
-    }
-
-    #[test]
-    fn a_problem_is_an_operation_with_the_files_own_shapes() {
-        let problem = Problem::new("7_Scaled.py", "text", described()).unwrap();
-        let op = problem.source.operation().unwrap();
-        assert_eq!(
-            op.c_function(),
-            "void p7_scaled(const T *x, const int64_t *index, const T *bn_weight, const T *x_2, T *out, float s);"
-        );
-        let shape = op.complete(&Shape::default()).unwrap();
-        assert_eq!(op.all_elements(&shape).unwrap(), 16 * 64 + 16 + 64 + 64 + 1);
-        assert!(op.tensors[2].weight && !op.tensors[0].weight && !op.adversarial.is_empty());
-        assert!(
-            problem
-                .source
-                .toml
-                .contains(r#"draw = { dist = "file", like = { dist = "normal", scale = "1", shift = "0" } }"#),
-            "{}",
-            problem.source.toml
-        );
-        assert!(problem.source.toml.contains(r#"{ dist = "uniform", scale = "1", shift = "0.5" }"#));
-    }
-
-    #[test]
-    fn what_cannot_be_a_target_is_refused_with_the_reason() {
-        let refused = |change: &dyn Fn(&mut Described)| {
-            let mut it = described();
-            change(&mut it);
-            Problem::new("a.py", "", it).unwrap_err().to_string()
-        };
-        let first = |it: &mut Described, change: &dyn Fn(&mut TensorForm)| match &mut it.inputs[0] {
-            Argument::Input(form) => change(form),
-            _ => unreachable!(),
-        };
-        assert!(refused(&|it| first(it, &|form| form.dtype = "complex64".into())).contains("complex64"));
-        assert!(refused(&|it| first(it, &|form| form.shape = vec![3, 0])).contains("no elements"));
-        assert!(refused(&|it| it.outputs[0].dtype = "float64".into()).contains("float64"));
-    }
-
-    #[test]
-    fn what_has_a_structure_keeps_it_in_hostile_inputs_too() {
-        let hostile = |change: &dyn Fn(&mut Described)| {
-            let mut it = described();
-            change(&mut it);
-            let op = Problem::new("a.py", "", it).unwrap().source.operation().unwrap();
-            let of_x = op.hostile_inputs().filter(|it| it.draw.contains_key("x"));
-            of_x.map(|it| it.name.clone()).collect::<Vec<_>>()
-        };
-        assert!(hostile(&|_| {}).len() > 12);
-        let scaled = ["large in x", "small in x", "wide_rows in x"];
-        assert_eq!(hostile(&|it| it.structure = vec!["triu".into()]), scaled);
-        let zeros = Figures { zeros: 0.5, ..figures(-3.0, 3.0, 0.0, 1.0).unwrap() };
-        let halved = |it: &mut Described| {
-            if let Argument::Input(form) = &mut it.inputs[0] {
-                form.figures = Some(zeros);
-            }
-        };
-        assert_eq!(hostile(&halved), scaled);
-    }
-
-    #[test]
-    fn what_is_zero_in_part_is_a_regions_input_where_it_is_drawn_so() {
-        let of = |rectified| {
-            let mut it = described();
-            if let Argument::Input(form) = &mut it.inputs[0] {
-                form.figures = Some(Figures { zeros: 0.5, rectified, ..figures(0.0, 3.0, 0.4, 0.58).unwrap() });
-            }
-            Problem::region("a.py", "", it, Bar::Compiled)
-        };
-        let refused = of(None).unwrap_err().to_string();
-        assert!(refused.contains("50 % of `x` are zeros"), "{refused}");
-        let source = of(Some([1.04, -0.0001])).unwrap().source;
-        assert!(source.toml.contains("dist = \"rectified\", scale = \"1\", shift = \"-0.0001\""), "{}", source.toml);
-        let op = source.operation().unwrap();
-        assert!(op.hostile_inputs().any(|it| it.name == "shifted in x"), "what a kernel meets beside is free");
-    }
-
-    #[test]
-    fn whole_numbers_go_in_and_come_out_as_such() {
-        let mut it = described();
-        it.inputs.push(Argument::Input(form("mask", &[16], "bool", None)));
-        it.outputs = ["int64", "bool"].map(|dtype| Given { shape: vec![16], dtype: dtype.into() }).into();
-        let op = Problem::new("a.py", "", it).unwrap().source.operation().unwrap();
-        let function = op.c_function();
-        assert!(function.contains("const uint8_t *mask, int64_t *out0, uint8_t *out1"), "{function}");
-    }
-
-    #[test]
-    fn a_file_gives_its_operation_a_name_in_c() {
-        for (file, name) in [
-            ("23_Softmax.py", "p23_softmax"),
-            ("a/b/my-op.py", "my_op"),
-            ("26_GELU_.py", "p26_gelu"),
-            ("int.py", "pint"),
-            (
-                "57_conv_transposed_2D__square_input__square_kernel.py",
-                "p57_conv_transposed_2d_square_input_square_kernel",
-            ),
-        ] {
-            assert_eq!(name_of(file), name);
-            assert!(is_name(&name_of(file)));
-        }
-    }
-
-    #[test]
-    fn values_that_are_like_a_files_follow_the_figures() {
-        let draw = |figures: Option<Figures>| usual(&form("x", &[64], "float32", figures)).unwrap();
-        assert_eq!(draw(figures(0.0002, 0.9997, 0.5, 0.288)), r#"{ dist = "uniform", scale = "1", shift = "0" }"#);
-        assert_eq!(draw(figures(-0.99, 0.995, 0.0, 0.577)), r#"{ dist = "uniform", scale = "2", shift = "-1" }"#);
-        assert_eq!(draw(figures(-13.0, 21.0, 5.0, 4.02)), r#"{ dist = "normal", scale = "4", shift = "5" }"#);
-    }
-}
+mod tests;

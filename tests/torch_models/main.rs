@@ -4,6 +4,7 @@
 
 mod compared;
 mod convolved;
+mod eight;
 mod guilty;
 mod mixed;
 mod together;

@@ -1,5 +1,6 @@
 """Puts kernels in the place of the regions that they were judged for."""
 
+import contextlib
 import copy
 import operator
 import types
@@ -26,6 +27,9 @@ for _kernel in KERNELS:
 _before = None
 # What `enable` was asked for.
 _asked = None
+# While enabled, patterns in which no region would be seen come after the kernels: what undoes that, and how Inductor applies one.
+_held = contextlib.ExitStack()
+_lowers = None
 _placed = {}
 _graphs = 0
 
@@ -47,7 +51,11 @@ class Pass(CustomGraphPass):
         self.asked = asked or ALL
 
     def __call__(self, graph):
-        place(graph, self.asked)
+        try:
+            place(graph, self.asked)
+        finally:
+            if _lowers is not None:
+                regions.lowered(graph, _lowers)
 
     def uuid(self):
         # Inductor's cache would else have the graph of all kernels stand for that of some.
@@ -248,7 +256,7 @@ def enable(only=None, unjudged=False):
     """Has torch.compile place the kernels from now on; those of the names in `only`, where there are any. `unjudged` places those too that
     were compiled for the GPU at hand and judged on another. What was compiled before is compiled again when it is called next: torch.compile
     would else use it for the same model."""
-    global _before, _asked
+    global _before, _asked, _lowers
     from torch._inductor import config
 
     asked = asked_for(only, unjudged)
@@ -275,13 +283,14 @@ def enable(only=None, unjudged=False):
     # Pads products after a measurement: the graph would differ from run to run.
     config.shape_padding = False
     config.post_grad_custom_post_pass = Pass(asked)
+    _lowers = _held.enter_context(regions.without_lowerings())
     _asked = asked
     torch._dynamo.reset()
 
 
 def disable():
     """Everything as it was before `enable()`; graphs compiled meanwhile are dropped."""
-    global _before, _asked
+    global _before, _asked, _lowers
     from torch._inductor import config
 
     if _before is None:
@@ -289,7 +298,8 @@ def disable():
     dynamo = torch._dynamo.config
     dynamo.automatic_dynamic_shapes, dynamo.recompile_limit, config.shape_padding = _before
     config.post_grad_custom_post_pass = None
-    _before = _asked = None
+    _held.close()
+    _before = _asked = _lowers = None
     torch._dynamo.reset()
 
 
@@ -379,7 +389,7 @@ def backend(gm, inputs, asked=ALL):
         compile_fx.view_to_reshape(lowered)
         with torch.no_grad():
             mode = compile_fx.fake_tensor_prop(lowered, values)
-        with V.set_fake_mode(mode), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked, lays_out=False)), shape_padding=False):
+        with V.set_fake_mode(mode), regions.without_lowerings(), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked, lays_out=False)), shape_padding=False):
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
         for node in lowered.graph.nodes:
             node.target = functions.get(node.target, node.target)

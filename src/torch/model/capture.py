@@ -27,6 +27,8 @@ class Captured:
         self.runs = 0
         self.seen, self.whole = {}, {}
         self.roots = {}
+        # What patterns of Inductor's own would have replaced in it.
+        self.lowered = set()
 
 
 def copied(gm):
@@ -51,9 +53,11 @@ def capture(model, arguments):
         compile_fx.view_to_reshape(gm)
         with torch.no_grad():
             mode = compile_fx.fake_tensor_prop(gm, inputs)
-        with V.set_fake_mode(mode):
+        lowered = set()
+        with V.set_fake_mode(mode), without_lowerings(lowered):
             compile_fx._recursive_post_grad_passes(gm, is_inference=options.get("is_inference", False))
         captured = Captured(state["gm"])
+        captured.lowered = lowered
         with torch.no_grad(), V.set_fake_mode(mode):
             compile_fx.fake_tensor_prop(captured.gm, inputs)
         found.append(captured)
@@ -152,15 +156,17 @@ def described(captured, region, parameters, device):
         if elsewhere:
             raise Unwritable(f"a tensor of it is on {elsewhere.pop()}, and the model on {torch.device(device).type}")
         floating = {value.dtype for side in sides for value in side if value.is_floating_point()}
-        if len(floating) != 1:
+        if len(floating) != 1 and floating != {torch.float32, torch.bfloat16}:
             names = " and ".join(sorted(str(one).removeprefix("torch.") for one in floating)) or "no floating-point type"
-            raise Unwritable(f"its tensors are of {names}; a kernel has one floating-point type so far")
+            raise Unwritable(f"its tensors are of {names}; a kernel has one floating-point type so far, or float32 beside bfloat16")
+        if not any(value.is_floating_point() for value in sides[0]):
+            raise Unwritable("it takes whole numbers alone, from which nobody can tell that double precision is wanted")
         kinds = lambda side, known: sorted({str(one.dtype).removeprefix("torch.") for one in side if not known(one)})
         if made := kinds(sides[1], lambda one: one.is_floating_point()):
             raise Unwritable(f"its result is a tensor of {made[0]}; those of regions are floating-point")
-        if taken := kinds(sides[0], lambda one: one.is_floating_point() or one.dtype == torch.int64):
-            raise Unwritable(f"it takes a tensor of {taken[0]}, and regions take floating-point and int64")
-        row["dtype"] = str(floating.pop()).removeprefix("torch.")
+        if taken := kinds(sides[0], lambda one: one.is_floating_point() or one.dtype in WHOLE):
+            raise Unwritable(f"it takes a tensor of {taken[0]}, and regions take floating-point, int64, int32, int8, uint8 and bool")
+        row["dtype"] = str(min(floating, key=lambda one: one.itemsize)).removeprefix("torch.")
         names = names_of(region, parameter)
         places = [f"{name}: {parameter(node)}" for name, node in zip(names, region.inputs) if parameter(node)]
         places += [f"at {one}" for one in row["lines"][:6]]
@@ -175,7 +181,7 @@ def described(captured, region, parameters, device):
         results = [{"shape": shape, "dtype": str(value.dtype).removeprefix("torch.")} for value, (_, shape) in zip(sides[1], made)]
         row["described"] = {"inputs": forms, "outputs": results, "flops": flops(region), "structure": []}
         size = sum(math.prod(one["shape"]) for one in forms)
-        doubtful = any(value.dtype == torch.int64 for value in sides[0]) or any(map(is_unusual, region.nodes))
+        doubtful = any(value.dtype in WHOLE for value in sides[0]) or any(map(is_unusual, region.nodes))
         if doubtful and size <= MOST_DRAWN and row["described"]["flops"] <= MOST_TRIED and (why := refused_when_drawn(row["source"])):
             raise Unwritable(why)
     except Unwritable as error:
@@ -293,10 +299,16 @@ def profile(request):
     torch._dynamo.utils.counters["unimplemented"].clear()
     graphs = capture(model, arguments)
     # `explain` tells nothing of a frame that is skipped as a whole, and nothing behind its first break.
-    skipped = [" ".join(str(why).split())[:200] for why in torch._dynamo.utils.counters["unimplemented"]]
+    skipped = [" ".join(str(why).split()).split(" Hint: ")[0][:200] for why in torch._dynamo.utils.counters["unimplemented"]]
     skipped = [why for why in skipped if not any(why[:40] in one for one in broken)]
     answer["capture_s"] = time.perf_counter() - began
     torch._dynamo.reset()
+    lowered = sum(len(captured.lowered) for captured in graphs)
+    if lowered:
+        usual_us = fresh_us or one_pass(model, arguments, device, seconds)
+        # What they compute is seen, and timed, as the parts that it is made of; until this process ends.
+        without_lowerings().__enter__()
+        fresh_us = None
     tell("compiling it")
     began = time.perf_counter()
     compiled = torch.compile(model, dynamic=False)
@@ -306,7 +318,7 @@ def profile(request):
     rows, ones, whole = {}, {}, {}
     if not graphs:
         notes.append("torch.compile takes no part of this model: what it calls the compiled pass is the eager one")
-    notes += [f"torch.compile leaves a part to Python: {why}" for why in skipped]
+    notes += [f"torch.compile leaves a part to Python: {why}" for why in dict.fromkeys(skipped)]
     for captured in graphs:
         if not hasattr(captured, "cut"):
             notes.append("a graph was not run, and nothing is known of its values")
@@ -401,6 +413,12 @@ def profile(request):
     answer.update(eager_us=times["eager"], compiled_us=times["compiled"], rounds=counts["compiled"], autotune_us=times.get("autotune"))
     answer["call_us"] = times.get("small", 0.0)
     answer["graph_us"] = min(times["graph"], fresh_us or times["graph"]) if "graph" in times else None
+    without_us = answer["graph_us"] or times["compiled"]
+    if lowered and not without_us / ALIKE < usual_us < without_us * ALIKE:
+        notes.append(
+            f"torch.compile has patterns of its own for {lowered} steps, such as products with weights of eight bits: with them the pass takes {usual_us / 1e3:.3f} ms, "
+            f"and without, as all is shown here, {without_us / 1e3:.3f}. Kernels of a package come before these patterns; `verify` times the original with them"
+        )
     for key, row in rows.items():
         if key in times:
             # What it costs to call a compiled function is no part of the region: in the model it is paid once.
@@ -423,28 +441,6 @@ def profile(request):
     return answer
 
 
-def timed_first(model, arguments, device, seconds):
-    """µs of the pass as a CUDA graph, and the seconds that compiling it takes, where nothing else was compiled and captured before, as in the
-    process of who runs the model. After a few graphs more a GPU may take 0.45 µs from one kernel to the next where it took 0.12 µs, in all
-    graphs of the process, each kernel for the same time as before (seen on an H100 and an H200, driver 580: 6 % of GPT-2's pass)."""
-    if torch.device(device).type != "cuda":
-        return None, None
-    tell("compiling it")
-    began = time.perf_counter()
-    try:
-        compiled = torch.compile(model, dynamic=False)
-        with torch.no_grad():
-            compiled(*arguments)
-        compile_s = time.perf_counter() - began
-        replay = graphed(lambda: compiled(*arguments), device)
-        return None if replay is None else quartile(clock(replay, device, seconds / 3)), compile_s
-    except Exception:
-        # What is wrong with it is said where it is timed beside the rest.
-        return None, None
-    finally:
-        torch._dynamo.reset()
-
-
 def common(tensors):
     """The floating-point type of most."""
     counts = {}
@@ -455,7 +451,9 @@ def common(tensors):
 
 
 def first_line(error):
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+    """What an error says, in a line; with the one behind it where that has the reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
 
 
 def tell(what):

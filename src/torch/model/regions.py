@@ -4,6 +4,7 @@ The same text cuts the graph when a model is profiled and when an exported packa
 both find the same regions under the same hashes. It needs torch and nothing else.
 """
 
+import contextlib
 import hashlib
 import operator
 
@@ -282,10 +283,16 @@ def library_calls(gm):
 
 def joined(gm, fusible, calls):
     """Calls together with the fusible region that takes all they give; and, before each of these, the same with the call that alone takes
-    what the region gives: both halves of an MLP."""
+    what the region gives: both halves of an MLP. A call brings along what only widens or converts its arguments, such as weights of eight bits, or
+    autocast's in single precision: what it reads would never have to be written."""
     order = {node: at for at, node in enumerate(gm.graph.nodes)}
     home = {node: region for region in (*fusible, *calls) for node in region.nodes}
     before = {}
+    widened = {id(call): call for call in calls}
+    for region in fusible:
+        call = only_reader(region, home)
+        if call is not None and call.kind == "library" and is_conversion(region) and is_convex({*region.nodes, *widened[id(call)].nodes}):
+            widened[id(call)] = Region(sorted({*region.nodes, *widened[id(call)].nodes}, key=order.get), "joined")
     for call in calls:
         reader = only_reader(call, home)
         if reader is not None and reader.kind == "fusible":
@@ -294,16 +301,28 @@ def joined(gm, fusible, calls):
     for region in fusible:
         nodes = set(region.nodes)
         for call in before.get(id(region), []):
-            if is_convex(nodes | set(call.nodes)):
-                nodes |= set(call.nodes)
+            more = nodes | set(widened[id(call)].nodes)
+            if is_convex(more):
+                nodes = more
+                del widened[id(call)]
         if len(nodes) == len(region.nodes):
             continue
         behind = only_reader(region, home)
-        whole = nodes | set(behind.nodes) if behind is not None and behind.kind == "library" else nodes
+        whole = nodes
+        if behind is not None and behind.kind == "library":
+            whole = nodes | set(widened.get(id(behind), behind).nodes)
         if len(whole) > len(nodes) and is_convex(whole):
             found.append(Region(sorted(whole, key=order.get), "joined"))
         found.append(Region(sorted(nodes, key=order.get), "joined"))
-    return found
+    return found + [call for call in widened.values() if call.kind == "joined"]
+
+
+def is_conversion(region):
+    """Whether it writes more bytes than it reads, or nothing but the same numbers as another type."""
+    if not is_static(region):
+        return False
+    taken, made = (sum(value.numel() * value.itemsize for value in side) for side in region.values())
+    return taken < made or all(is_moved(node) or packet(node) == "convert_element_type" for node in region.nodes)
 
 
 # Products of matrices by the place of their first factor; a bias comes before it.
@@ -390,6 +409,39 @@ def is_acyclic(graph, regions):
             if waiting[own] == 0:
                 ready.append(own)
     return done == len(waiting)
+
+
+@contextlib.contextmanager
+def without_lowerings(left=None):
+    """Inductor has patterns that leave a function of its code generator's in a graph, such as for a product with weights of eight bits, which nobody else
+    can call and in which no region is seen. Here they are left out; `left` is a set that gets the names of nodes which they would have replaced."""
+    from torch._inductor.pattern_matcher import LoweringPatternEntry
+
+    def apply(self, match, graph, node):
+        if left is not None:
+            left.add(node.name)
+
+    usual, LoweringPatternEntry.apply = LoweringPatternEntry.apply, apply
+    try:
+        yield usual
+    finally:
+        LoweringPatternEntry.apply = usual
+
+
+def lowered(graph, usual):
+    """The graph with what `without_lowerings` left out."""
+    from torch._inductor import config
+    from torch._inductor.fx_passes import post_grad
+    from torch._inductor.pattern_matcher import LoweringPatternEntry
+
+    if not config.pattern_matcher:
+        return
+    none, LoweringPatternEntry.apply = LoweringPatternEntry.apply, usual
+    try:
+        for patterns in post_grad.pass_patterns:
+            patterns.apply(graph)
+    finally:
+        LoweringPatternEntry.apply = none
 
 
 def cut(gm):

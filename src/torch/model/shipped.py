@@ -17,7 +17,8 @@ def shipped(row, region, device):
     if not described or described["flops"] > MOST_WORK[torch.device(device).type]:
         return None
     inputs, outputs = described["inputs"], described["outputs"]
-    if any("float" not in one["dtype"] for one in (*inputs, *outputs)) or not all(math.prod(one["shape"]) for one in outputs):
+    types = {one["dtype"] for one in (*inputs, *outputs)}
+    if len(types) > 1 or not all("float" in one for one in types) or not all(math.prod(one["shape"]) for one in outputs):
         return None
     shapes, made = {one["name"]: one["shape"] for one in inputs}, [one["shape"] for one in outputs]
     trial = Trial(row["source"], shapes, device)

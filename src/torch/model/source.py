@@ -123,6 +123,9 @@ def written(region, title, places, names, figures):
     local = {}
     for node, name, value, (order, shape) in zip(region.inputs, names, inputs, forms[0]):
         local[node] = name
+        if value.dtype == torch.bool:
+            # Kernels have bytes.
+            lines.append(f"    {name} = {name}.to(torch.bool)")
         if value.dim() == 0:
             lines.append(f"    {name} = {name}.reshape([])")
         elif order != sorted(order):
@@ -152,9 +155,13 @@ def formed(value):
     return order, [value.shape[at] for at in order]
 
 
+# Whole numbers that a region may take.
+WHOLE = (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+
+
 def figures(tensor):
     """What values are like: of at most a million, evenly taken."""
-    if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32)):
+    if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.dtype in WHOLE):
         return None
     flat = tensor.detach().reshape(-1)
     flat = flat[:: max(1, flat.numel() >> 20)].to(torch.float64)
@@ -187,6 +194,8 @@ def rectified(min, mean, deviation, zeros, whole, **_):
 
 
 def draw(shape, value, found):
+    if value.dtype == torch.bool:
+        return f"torch.randint(0, 2, {shape}, dtype=torch.bool)"
     if not value.is_floating_point():
         low, high = (int(found["min"]), int(found["max"]) + 1) if found else (0, 2)
         return f"torch.randint({low}, {high}, {shape}, dtype={value.dtype})"
