@@ -26,7 +26,7 @@ fn source(name: &str, python: &str, inputs: &[Tensor], outputs: &[Tensor]) -> Op
         for (name, shape, dtype) in tensors {
             let sizes: Vec<String> = shape.iter().map(|size| format!("\"{size}\"")).collect();
             let draw = match (role, *dtype) {
-                ("input", "T") => "draw = { dist = \"normal\" }\n",
+                ("input", "T" | "f32") => "draw = { dist = \"normal\" }\n",
                 ("input", _) => "draw = { dist = \"index\", scale = \"9\", shift = \"0\" }\n",
                 _ => "",
             };
@@ -148,6 +148,24 @@ fn functions_of_each_kind_become_kernel_files_that_compile() {
             &[("x", &[2, 64, 16, 16], "T"), ("w", &[64, 32, 2, 2], "T"), ("b", &[32], "T")],
             &[("out", &[2, 32, 32, 32], "T")],
         ),
+        source(
+            "eight",
+            "def reference(x, w, s):\n    return F.linear(x, w.to(x.dtype)) * s\n",
+            &[("x", &[1, 1024], "T"), ("w", &[768, 1024], "i8"), ("s", &[768], "T")],
+            &[("out", &[1, 768], "T")],
+        ),
+        source(
+            "eights",
+            "def reference(x, w, s, kept):\n    return F.gelu(F.linear(x, w.to(x.dtype)) * s) * (kept != 0)[:, :, None]\n",
+            &[("x", &[4, 32, 1024], "T"), ("w", &[768, 1024], "i8"), ("s", &[768], "T"), ("kept", &[4, 32], "u8")],
+            &[("out", &[4, 32, 768], "T")],
+        ),
+        source(
+            "cast",
+            "def reference(x, w, b):\n    return F.gelu(F.linear(x, w.to(x.dtype), b.to(x.dtype)))\n",
+            &[("x", &[128, 768], "T"), ("w", &[512, 768], "f32"), ("b", &[512], "f32")],
+            &[("out", &[128, 512], "T")],
+        ),
         with_a_number(source(
             "numbered",
             "def reference(x, s):\n    return x * torch.rsqrt((x.float() * x.float()).mean(-1, keepdim=True) + s)\n",
@@ -156,7 +174,7 @@ fn functions_of_each_kind_become_kernel_files_that_compile() {
         )),
     ];
     let dtype = |source: &OpSource| match source.name.as_str() {
-        "rms" | "linear" => Dtype::Bf16,
+        "rms" | "linear" | "eight" | "eights" | "cast" => Dtype::Bf16,
         "gate" | "convolved" | "apart" | "larger" => Dtype::F16,
         _ => Dtype::F32,
     };
@@ -202,6 +220,9 @@ fn functions_of_each_kind_become_kernel_files_that_compile() {
                 assert_eq!(launches[0].grid, grid, "{text}");
                 compiler.candidate(&op, &other, &[resolution], 90, &facts(), &AtomicBool::new(false)).unwrap();
             }
+            // Weights are read as they are: nobody writes them wider.
+            "eight" => assert!(kernel.front.launches.len() == 1 && !text.contains("tl.dot("), "{text}"),
+            "eights" | "cast" => assert!(kernel.front.launches.len() == 1 && text.contains("tl.dot("), "{text}"),
             "apart" => assert!(kernel.front.launches.len() == 1 && !text.contains("tl.dot("), "{text}"),
             "larger" => assert!(text.contains("tl.dot("), "{text}"),
             "gated" => {

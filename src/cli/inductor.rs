@@ -85,13 +85,15 @@ pub(super) fn worth_asking<'a>(
 
 /// Whether a joined region is products or convolutions with what follows them, and not a chain of such.
 fn is_one_step(whole: &Region, all: &[Region]) -> bool {
-    let follows = |key: &String| all.iter().any(|it| it.key == *key && it.kind == Kind::Fusible);
+    let has_step =
+        |it: &Region| it.parts.iter().any(|key| all.iter().any(|part| part.key == *key && part.kind == Kind::Fusible));
     let is_smaller = |it: &Region| {
         it.kind == Kind::Joined
             && it.parts.len() < whole.parts.len()
             && it.parts.iter().all(|key| whole.parts.contains(key))
+            && has_step(it)
     };
-    whole.parts.iter().any(follows) && !all.iter().any(is_smaller)
+    has_step(whole) && !all.iter().any(is_smaller)
 }
 
 /// Whether Inductor's kernel for a joined region is more than those of its parts after one another: what follows a product is in its kernel.

@@ -41,8 +41,8 @@ def device_of(tensors):
     return next(one.device for _, one in tensors)
 
 
-WHOLE = {"i64": torch.int64, "i32": torch.int32, "u8": torch.uint8}
-POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int64": "*i64", "int32": "*i32", "uint8": "*u8", "bool": "*i1"}
+WHOLE = {"i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "i8": torch.int8}
+POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int64": "*i64", "int32": "*i32", "uint8": "*u8", "int8": "*i8", "bool": "*i1"}
 
 
 def type_of(kind, dtype):
@@ -52,7 +52,7 @@ def type_of(kind, dtype):
 
 def kind_of(name, dtype):
     """A kernel's type of a buffer between kernels."""
-    names = {"float32": "f32", str(dtype).removeprefix("torch."): "T", "int64": "i64", "int32": "i32", "uint8": "u8", "bool": "u8"}
+    names = {"float32": "f32", str(dtype).removeprefix("torch."): "T", "int64": "i64", "int32": "i32", "uint8": "u8", "int8": "i8", "bool": "u8"}
     if name == "float32":
         return "f32"
     if name not in names:
@@ -120,8 +120,7 @@ def start(request):
     for launch in launches:
         kernel = kernels[launch["kernel"]]
         launch["constants"] |= {at_name(name): launch["offsets"].get(name, 0) for name in kernel.offsets}
-        # A template's are chosen before it is written.
-        launch["chosen"] = None if kernel.tiles else chosen.get(kernel.name)
+        launch["chosen"] = launch.pop("begin") or chosen.get(kernel.name)
         del launch["offsets"]
     helpers = Helpers()
     text = text_of([kernel.text(helpers) for kernel in kernels.values()], helpers)
@@ -179,7 +178,7 @@ def elements(shape):
 
 def launched(kernel, arguments, own, dtype, plan):
     """A launch: arguments by name, sizes, and where it begins in tensors."""
-    tiled = None
+    tiled = begin = None
     if kernel.tiles:
         arguments, started = arguments[:-3], arguments[-3:]
         tiled = {
@@ -187,6 +186,7 @@ def launched(kernel, arguments, own, dtype, plan):
             "choices": choices_of(kernel.tiles, kernel.known),
             "tried": worth_trying(dtype.itemsize),
         }
+        begin = begins_with(kernel.tiles, tiled["choices"], kernel.known, started, dtype.itemsize)
     passed = [name for name in kernel.parameters if name not in kernel.blocks]
     if len(passed) != len(arguments):
         raise NoStart(f"`{kernel.name}` is launched with {len(arguments)} arguments, and takes {len(passed)}")
@@ -224,6 +224,7 @@ def launched(kernel, arguments, own, dtype, plan):
         "loops": kernel.loops,
         "turns": kernel.turns,
         "configs": kernel.configs,
+        "begin": begin,
         "most": most(kernel.blocks),
     }
 

@@ -29,6 +29,10 @@ AUTOTUNED = {"max_autotune_pointwise": True, "coordinate_descent_tuning": True}
 # What follows a convolution in memory that is channels-last is a part of its kernel only while its loops stay as they are.
 CONVOLVED = {"pick_loop_orders": False}
 
+# What is around a product of matrices becomes a part of its kernel where both go over memory in one order, whatever the shapes are by which they do.
+MULTIPLIED = {"loop_ordering_after_fusion": False}
+PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.")
+
 
 def settings(bar, graph):
     """Those of them that this PyTorch has, for kernels that begin where the way of torch.compile ends which is to be beaten."""
@@ -40,8 +44,9 @@ def settings(bar, graph):
             place = getattr(place, part, None)
         return place is not None
 
-    convolved = any(str(node.target).startswith("aten.convolution") for node in graph.graph.nodes)
-    wanted = SETTINGS | TEMPLATES | (CONVOLVED if convolved else {}) | (AUTOTUNED if bar == "fastest" else {})
+    has = lambda names: any(str(node.target).startswith(names) for node in graph.graph.nodes)
+    wanted = SETTINGS | TEMPLATES | (AUTOTUNED if bar == "fastest" else {})
+    wanted |= CONVOLVED if has("aten.convolution") else MULTIPLIED if has(PRODUCTS) else {}
     return {name: value for name, value in wanted.items() if there(name)}
 
 
@@ -64,6 +69,29 @@ def traced(call, tensors):
     if found:
         changed |= found
         graph = make_fx(whole, decomposition_table=rewritten())(*tensors)
+    return converted_last(graph)
+
+
+# Operators that give the same numbers as another type.
+CONVERSIONS = ("aten._to_copy.default", "prims.convert_element_type.default")
+TURNS = ("aten.t.default", "aten.permute.default", "aten.transpose.int")
+
+
+def converted_last(graph):
+    """The graph with what is turned and converted, such as a product's weights, turned first: so it is computed in the order in which it is read."""
+    for node in list(graph.graph.nodes):
+        if str(node.target) not in TURNS:
+            continue
+        before = node.args[0]
+        if str(before.target) not in CONVERSIONS or len(before.users) > 1:
+            continue
+        with graph.graph.inserting_before(node):
+            turned = graph.graph.call_function(node.target, (before.args[0], *node.args[1:]))
+            converted = graph.graph.call_function(before.target, (turned, *before.args[1:]), dict(before.kwargs))
+        node.replace_all_uses_with(converted)
+        graph.graph.erase_node(node)
+        graph.graph.erase_node(before)
+    graph.recompile()
     return graph
 
 
