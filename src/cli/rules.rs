@@ -14,7 +14,8 @@ pub(super) struct RuleArgs {
     /// Leave a target at this percentage of its roofline [default: 90]
     #[arg(long, value_name = "PERCENT", value_parser = above_zero, allow_negative_numbers = true)]
     roofline: Option<f64>,
-    /// Leave a target at this speedup against what you have today [default: 2]
+    /// Leave a target at this speedup against what you have today [default: 2]; a run with a budget or an hour goes on
+    /// with it when nothing else is left
     #[arg(long, value_name = "X", value_parser = above_zero, allow_negative_numbers = true)]
     speedup: Option<f64>,
     /// Leave a target after this time [default: 2h]

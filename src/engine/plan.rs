@@ -218,12 +218,13 @@ pub(super) fn rank(targets: &mut [TargetState], ranked: &[RankedTarget]) {
         |target: &&TargetState| matches!(target.phase, Phase::Done(_)) && target.kept > 0 && target.vs_user() > 1.0;
     let faster: Vec<String> = targets.iter().filter(is_faster).map(|target| target.op.clone()).collect();
     for target in targets.iter_mut() {
-        if let (Phase::Waiting, Some(whole)) = (&target.phase, target.within.iter().find(|op| faster.contains(op))) {
+        let begins = target.phase == Phase::Waiting && !target.progress.beyond;
+        if let Some(whole) = target.within.iter().find(|op| begins && faster.contains(op)) {
             target.phase = Phase::Skipped(format!("{whole}, which it is a part of, is faster as a whole"));
         }
         let Some(known) = ranked.get(place(&target.op)) else { continue };
         target.share = known.share;
-        let low = matches!(&target.phase, Phase::Waiting) && known.skipped && !target.named;
+        let low = begins && target.phase == Phase::Waiting && known.skipped && !target.named;
         if low {
             let gain = 100.0 * (known.ceiling - 1.0);
             target.phase = Phase::Skipped(format!("the model could gain {gain:.1} % at the most"));
@@ -268,6 +269,17 @@ mod tests {
         assert_eq!(ops, ["matmul", "fused_mlp", "rmsnorm", "rotary_embedding"]);
         assert_eq!(targets[3].phase, Phase::Skipped("the model could gain 0.4 % at the most".into()));
         assert!((targets[1].share - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_is_gone_on_with_waits_behind_what_is_done_however_little_is_left_of_it() {
+        let mut again = target("matmul", Phase::Waiting);
+        again.progress.beyond = true;
+        let mut targets = [again, target("rmsnorm", Phase::Done(StopReason::Reverts { limit: 5 }))];
+        rank(&mut targets, &[ranked("matmul", 0.005, 1.005), ranked("rmsnorm", 0.1, 1.1)]);
+        let ops: Vec<&str> = targets.iter().map(|target| target.op.as_str()).collect();
+        assert_eq!(ops, ["rmsnorm", "matmul"]);
+        assert_eq!(targets[1].phase, Phase::Waiting);
     }
 
     #[test]

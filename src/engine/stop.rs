@@ -106,6 +106,9 @@ pub struct TargetProgress {
     pub spent: Duration,
     /// Why its agent has nothing left, once it said so.
     pub exhausted: Option<String>,
+    /// Whether it is gone on with although it is fast enough, because the run has time that nothing else needs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beyond: bool,
 }
 
 impl TargetProgress {
@@ -249,7 +252,7 @@ impl Rules {
         };
         let speedup = || {
             let (vs_user, limit) = (progress.vs_user?, self.speedup?);
-            (vs_user >= limit).then_some(StopReason::Speedup { vs_user, limit })
+            (vs_user >= limit && !progress.beyond).then_some(StopReason::Speedup { vs_user, limit })
         };
         let exhausted = || progress.exhausted.clone().map(|why| StopReason::Exhausted { why });
         let reverts = || {
@@ -272,6 +275,12 @@ impl Rules {
         let kept = (budget / ROOM).min(MOST_ROOM);
         let due = ceiling >= WORTH_ROOM && target >= kept && run + kept >= budget;
         due.then(|| StopReason::Room { kept, next: next.to_owned() })
+    }
+
+    /// Whether a run has a time of its own: then it may as well use what is left of it.
+    #[must_use]
+    pub const fn is_timed(&self) -> bool {
+        self.budget.is_some() || self.until.is_some()
     }
 
     /// The rule by which the run ends, if one does: interrupted, no targets, budget, until, tokens, cost.

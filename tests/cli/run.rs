@@ -151,6 +151,17 @@ fn each_way_to_go_wrong_has_its_status_and_the_run_goes_on() {
 }
 
 #[test]
+fn a_run_with_time_left_goes_on_with_what_was_left_because_it_is_fast_enough() {
+    let place = Place::new(&kernels::keeps());
+    let out = place.run(&["--speedup", "1.0001", "--budget", "1h"]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"]);
+    let left: Vec<&str> = out.lines().filter(|line| line.starts_with("left rmsnorm: ")).collect();
+    assert_eq!(left.len(), 2, "{out}");
+    assert!(left[0].contains("x what you had (limit 1.0001x)"), "{out}");
+    assert!(left[1].contains("all 1 points of its space were tried"), "{out}");
+}
+
+#[test]
 fn quiet_says_what_was_kept_and_the_summary_only() {
     let place = Place::new(&kernels::keeps());
     let Outcome { code, out, err } = place.run(&["--quiet", "--speedup", "1.0001"]);

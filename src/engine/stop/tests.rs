@@ -119,8 +119,19 @@ fn just_below_its_limit_no_rule_fires() {
         vs_user: Some(1.999),
         spent: Duration::from_secs(7199),
         exhausted: None,
+        beyond: false,
     };
     assert_eq!(Rules::default().target(&progress), None);
+}
+
+#[test]
+fn what_is_gone_on_with_beyond_its_speedup_ends_by_every_other_rule() {
+    let beyond = TargetProgress { vs_user: Some(2.5), beyond: true, ..TargetProgress::default() };
+    assert_eq!(Rules::default().target(&beyond), None);
+    let ended = |progress| Rules::default().target(&progress);
+    assert_eq!(ended(TargetProgress { reverts: 5, ..beyond.clone() }), Some(StopReason::Reverts { limit: 5 }));
+    let near = TargetProgress { roofline_pct: Some(91.0), ..beyond };
+    assert_eq!(ended(near), Some(StopReason::Roofline { pct: 91.0, limit: 90.0 }));
 }
 
 #[test]
