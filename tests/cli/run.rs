@@ -158,7 +158,7 @@ fn a_run_with_time_left_goes_on_with_what_was_left_because_it_is_fast_enough() {
     let left: Vec<&str> = out.lines().filter(|line| line.starts_with("left rmsnorm: ")).collect();
     assert_eq!(left.len(), 2, "{out}");
     assert!(left[0].contains("x what you had (limit 1.0001x)"), "{out}");
-    assert!(left[1].contains("all 1 points of its space were tried"), "{out}");
+    assert!(left[1].contains("all 2 points of its space were tried"), "{out}");
 }
 
 #[test]
