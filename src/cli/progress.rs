@@ -7,6 +7,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::lines::{decided_line, experiment_line, run_line, stage_words, target_line, waiting_words};
 use crate::engine::{Phase, RunEvent, RunState, TargetState, Watcher, is_keep};
+use crate::profile::amdahl::in_words;
 
 /// How much a run says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,7 +162,7 @@ fn ranking(state: &RunState) -> String {
     let words = |(at, target): (usize, &TargetState)| {
         let [roof, time] = if at == 0 { [at_best, " of the time"] } else { [""; 2] };
         let known = ranked.iter().find(|known| known.op == target.op);
-        let ceiling = known.map_or(String::new(), |known| format!("{:.2}x{roof} ", known.ceiling));
+        let ceiling = known.map_or(String::new(), |known| format!("{}{roof} ", in_words(known.ceiling)));
         format!("{} {ceiling}({:.0} %{time})", target.op, 100.0 * target.share)
     };
     state.targets.iter().filter(open).enumerate().map(words).collect::<Vec<_>>().join(", ")

@@ -18,6 +18,12 @@ impl ErrorStats {
             && self.bias_ratio <= leeway
     }
 
+    /// Whether no error is more than its bound, but for the rms error of a tensor, which may be `times` as much.
+    #[must_use]
+    pub fn within_but_for_rms(&self, times: f64) -> bool {
+        Self { tensor_ratio: self.tensor_ratio / times, ..self.clone() }.within(1.0)
+    }
+
     /// Why an output is wrong, in a sentence; `None` where it passed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
@@ -150,6 +156,20 @@ mod tests {
             assert!(said.contains(part), "{said}");
             let unnamed = ErrorStats { outputs: WorstOutputs::default(), ..stats }.failure().unwrap();
             assert!(!unnamed.contains('`'), "{unnamed}");
+        }
+    }
+
+    #[test]
+    fn an_rms_error_may_be_excused_and_nothing_else() {
+        let honest = ErrorStats { worst: 0.5, tensor_ratio: 1.3, ..ErrorStats::default() };
+        assert!(!honest.within(1.0) && honest.within_but_for_rms(1.4));
+        for off in [
+            ErrorStats { tensor_ratio: 1.5, ..honest.clone() },
+            ErrorStats { worst: 1.1, ..honest.clone() },
+            ErrorStats { row_ratio: 1.1, ..honest.clone() },
+            ErrorStats { tensor_ratio: f64::NAN, ..honest },
+        ] {
+            assert!(!off.within_but_for_rms(1.4), "{off:?}");
         }
     }
 

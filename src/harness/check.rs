@@ -32,6 +32,11 @@ pub(super) fn check<B: Backend>(
     settle(trial, planned, errors, failure)
 }
 
+/// Times its bound that the rms error of a tensor may be where one element of an input is far from all others: what that makes may be nearly all
+/// of the rms, and one number that is rounded to the nearest is off by a unit of roundoff u, where the bounds of many, 0.77 u and more in
+/// types of 16 bits, count on the average. Each element has its own bound all the same.
+const ONE_ELEMENT: f64 = 1.4;
+
 /// How far a case's output is from the oracle's, and what is wrong with it.
 type Judged = (ErrorStats, Option<String>);
 
@@ -78,6 +83,7 @@ fn examine<B: Backend>(
         ..planned.clone()
     };
     let (errors, failure) = judge_output(trial, &changed, &memory, &outputs)?;
+    let failure = failure.filter(|_| !errors.within_but_for_rms(ONE_ELEMENT));
     let again = if *stage == Stage::Smoke { trial.bench.backend.case_limits().again } else { 0 };
     for _ in 0..again {
         if let Err(fault) = launch(trial, host, &memory, image)? {

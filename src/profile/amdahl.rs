@@ -17,6 +17,12 @@ pub fn gain_of_parts(parts: &[(f64, f64)]) -> f64 {
     1.0 / (1.0 - saved.min(1.0))
 }
 
+/// A gain as tables have it: what is nearly all of the whole has no figure worth reading.
+#[must_use]
+pub fn in_words(gain: f64) -> String {
+    if gain > 99.0 { ">99x".to_owned() } else { format!("{gain:.2}x") }
+}
+
 /// The part of the whole's time that is saved; what was not measured (a NaN) saves nothing.
 fn saving(share: f64, speedup: f64) -> f64 {
     if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) * (1.0 - 1.0 / speedup.max(1.0)) }

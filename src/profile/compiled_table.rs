@@ -1,6 +1,6 @@
 //! A compiled PyTorch model's parts as text.
 
-use super::amdahl::gain;
+use super::amdahl::{gain, in_words};
 use super::compiled::{Compiled, CompiledRow};
 
 /// What is said of a place in the source at the most.
@@ -140,10 +140,7 @@ impl Compiled {
 
 fn line(row: &CompiledRow<'_>, width: usize) -> String {
     let region = row.region;
-    let gains = [2.0, f64::INFINITY].map(|k| match gain(row.share, k) {
-        gain if gain > 99.0 => ">99x".to_owned(),
-        gain => format!("{gain:.2}x"),
-    });
+    let gains = [2.0, f64::INFINITY].map(|k| in_words(gain(row.share, k)));
     format!(
         "{:<width$} {:<7} {:>5} {:>9.3} {:>6} {:>6} {:>6}",
         region.name,

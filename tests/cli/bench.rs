@@ -81,6 +81,15 @@ fn compares(place: &Place) {
 }
 
 #[test]
+fn a_result_that_is_rounded_to_the_nearest_is_right_where_it_is_nearly_all_of_its_tensor() {
+    let place = Place::without_repository(&kernels::keeps()).really_judged();
+    place.write("fast.c", &with(&kernels::keeps(), "value = 200", "value = 4"));
+    // An element of the weights becomes -13.5, and with it one of the results.
+    let out = place.warpsmith(&["bench", "fast.c", "--smoke", "--seed", "18180177898963120322"]).ok();
+    assert!(out.contains("correct"), "{out}");
+}
+
+#[test]
 fn a_wrong_kernel_is_rejected_with_the_case() {
     let place = Place::without_repository(&kernels::keeps()).really_judged();
     for (mode, parts) in [
