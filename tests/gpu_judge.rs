@@ -154,65 +154,31 @@ fn drawn_alike(device: &Device, op: &Operation, dtype: Dtype) {
 }
 
 /// An operation of PyTorch's: whole numbers of every width, and its own hostile draws.
-const WHOLE: &str = r#"
-name = "whole"
-summary = "s"
-oracle = "torch"
-symbols = []
-flops = "1"
-shrink = []
-primary = 0
-smoke = {}
-sweep = [{}]
-edges = []
-random = {}
-[[tensors]]
-name = "x"
-role = "input"
-shape = ["37", "259"]
-dtype = "T"
-draw = { dist = "normal" }
-[[tensors]]
-name = "a"
-role = "input"
-shape = ["37", "259"]
-dtype = "i64"
-draw = { dist = "index", scale = "9000", shift = "-3" }
-[[tensors]]
-name = "b"
-role = "input"
-shape = ["37", "259"]
-dtype = "i32"
-draw = { dist = "index", scale = "9000", shift = "-3" }
-[[tensors]]
-name = "c"
-role = "input"
-shape = ["37", "259"]
-dtype = "i8"
-draw = { dist = "index", scale = "255", shift = "-127" }
-[[tensors]]
-name = "d"
-role = "input"
-shape = ["37", "259"]
-dtype = "u8"
-draw = { dist = "index", scale = "2" }
-[[tensors]]
-name = "out"
-role = "output"
-shape = ["37", "259"]
-dtype = "T"
-"#;
+fn whole() -> Operation {
+    let mut toml = "name = \"whole\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\n\
+                    smoke = {}\nsweep = [{}]\nedges = []\nrandom = {}\n"
+        .to_owned();
+    for (name, dtype, draw) in [
+        ("x", "T", "draw = { dist = \"normal\" }"),
+        ("a", "i64", "draw = { dist = \"index\", scale = \"9000\", shift = \"-3\" }"),
+        ("b", "i32", "draw = { dist = \"index\", scale = \"9000\", shift = \"-3\" }"),
+        ("c", "i8", "draw = { dist = \"index\", scale = \"255\", shift = \"-127\" }"),
+        ("d", "u8", "draw = { dist = \"index\", scale = \"2\" }"),
+        ("out", "T", ""),
+    ] {
+        let role = if draw.is_empty() { "output" } else { "input" };
+        toml += &format!(
+            "[[tensors]]\nname = \"{name}\"\nrole = \"{role}\"\nshape = [\"37\", \"259\"]\ndtype = \"{dtype}\"\n{draw}\n"
+        );
+    }
+    let python = "def reference(x, a, b, c, d):\n    return x\n".into();
+    OpSource { name: "whole".into(), toml, header: String::new(), python }.operation().unwrap()
+}
 
 #[test]
 fn whole_numbers_and_runs_of_signs_are_drawn_on_the_device_as_on_the_processor() {
     let Some(device) = Device::open() else { return };
-    let source = OpSource {
-        name: "whole".into(),
-        toml: WHOLE.into(),
-        header: String::new(),
-        python: "def reference(x, a, b, c, d):\n    return x\n".into(),
-    };
-    let op = source.operation().unwrap();
+    let op = whole();
     let all = cases(&op, Dtype::Bf16);
     let runs = |case: &&Case| case.input.as_ref().is_some_and(|name| name.starts_with("runs"));
     assert!(all.iter().filter(runs).count() > 0);

@@ -197,10 +197,9 @@ def grid_of(name, config, known, started):
 
 
 # What a step of a template's loop costs a multiprocessor of a Hopper GPU, in its cycles: until what it waits for has come, a byte of what it reads,
-# and a product of two numbers, of 16 bits or more. From convolutions of 32 to 128 channels timed on an H200 with fourteen tiles each; they
+# and a product of two numbers, of 16 bits, and wider. From convolutions of 32 to 128 channels timed on an H200 with fourteen tiles each; they
 # order those as the times do, within a fifth.
-WAIT, BYTE, PRODUCT = 240, 1 / 43, {2: 1 / 1024}
-WIDE_PRODUCT = 1 / 128
+WAIT, BYTE, NARROW_PRODUCT, WIDE_PRODUCT = 240, 1 / 43, 1 / 1024, 1 / 128
 BEGIN_STAGES = 3
 
 
@@ -212,13 +211,14 @@ def begins_with(config, choices, known, started, width):
         rows = known["BATCH"] * known.get("OUT_D", 1) * known["OUT_H"] * known["OUT_W"]
         columns, others = known["OUT_C"], started[2]
     properties = torch.cuda.get_device_properties(0)
+    product = NARROW_PRODUCT if width == 2 else WIDE_PRODUCT
 
     def takes(tile):
         high, wide, deep = tile
         if (high + wide) * deep * width * BEGIN_STAGES > properties.shared_memory_per_block_optin or high * wide < 256:
             return math.inf
         blocks = -(-rows // high) * -(-columns // wide) * others
-        each = (high + wide) * deep * width * BYTE + high * wide * deep * PRODUCT.get(width, WIDE_PRODUCT)
+        each = (high + wide) * deep * width * BYTE + high * wide * deep * product
         return -(-terms // deep) * (WAIT + max(1, blocks / properties.multi_processor_count) * each)
 
     high, wide, deep = min(itertools.product(*(choices[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))), key=takes)
