@@ -2,6 +2,7 @@
 """Our kernels beside PyTorch's best, measured in one run on one NVIDIA GPU: prints a table in Markdown.
 
     python3 tests/gpu/table.py                       # the 17 rows of the README
+    python3 tests/gpu/table.py --dtype bf16          # the same in bfloat16
     python3 tests/gpu/table.py --rows all            # and products with few rows, SwiGLU, attention and decode of a Llama
     python3 tests/gpu/table.py --languages cuda,triton   # the starters in Triton beside them
     python3 tests/gpu/table.py --starters --languages cuda,triton   # nothing but whether each starter is right in each type, and its time
@@ -159,7 +160,7 @@ def ours(rows, log, language="cuda"):
     packages = [str(path / "nvidia") for path in map(pathlib.Path, sys.path) if (path / "nvidia").is_dir()]
     around = os.environ | ({"WARPSMITH_CUBLAS": packages[0]} if packages and "WARPSMITH_CUBLAS" not in os.environ else {})
     for i, (label, row) in enumerate(rows):
-        alone = i if row["op"] in ("matmul", "fused_mlp") and (label, row) in README else None
+        alone = i if row["op"] in ("matmul", "fused_mlp") and label in dict(README) else None
         groups.setdefault((row["op"], row.get("dtype", "f16"), alone), []).append(i)
     for (op, dtype, _), members in groups.items():
         command = [os.environ.get("WARPSMITH", "target/release/warpsmith"), "bench", str(kernel_of(op, language)), "--backend", "cuda", "--dtype", dtype, "--json"]
@@ -221,6 +222,7 @@ def versions():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", choices=["readme", "llama", "all"], default="readme")
+    parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], help="of rows that say none; f16 otherwise")
     parser.add_argument("--sweep", type=pathlib.Path)
     parser.add_argument("--only", help="rows whose name contains this regular expression")
     parser.add_argument("--compile-seconds", type=float, default=150.0, help="what is not compiled by then is not compared with")
@@ -242,6 +244,8 @@ def main():
         helion = {label: us for label, _, us in swept if us}
     else:
         rows = list(dict({"readme": README, "llama": LLAMA, "all": README + LLAMA}[told.rows]).items())
+    if told.dtype and not told.sweep:
+        rows = [(label, row | {"dtype": told.dtype}) for label, row in rows]
     if told.only:
         rows = [row for row in rows if re.search(told.only, row[0])]
     compiled = {label for label, _ in README}
