@@ -222,7 +222,7 @@ def versions():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", choices=["readme", "llama", "all"], default="readme")
-    parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], help="of rows that say none; f16 otherwise")
+    parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], default="f16", help="type of all rows, f16 without it; a sweep has its own")
     parser.add_argument("--sweep", type=pathlib.Path)
     parser.add_argument("--only", help="rows whose name contains this regular expression")
     parser.add_argument("--compile-seconds", type=float, default=150.0, help="what is not compiled by then is not compared with")
@@ -243,9 +243,8 @@ def main():
         rows = [(label, row) for label, row, _ in swept]
         helion = {label: us for label, _, us in swept if us}
     else:
-        rows = list(dict({"readme": README, "llama": LLAMA, "all": README + LLAMA}[told.rows]).items())
-    if told.dtype and not told.sweep:
-        rows = [(label, row | {"dtype": told.dtype}) for label, row in rows]
+        rows = dict({"readme": README, "llama": LLAMA, "all": README + LLAMA}[told.rows])
+        rows = [(label, row | {"dtype": told.dtype}) for label, row in rows.items()]
     if told.only:
         rows = [row for row in rows if re.search(told.only, row[0])]
     compiled = {label for label, _ in README}
