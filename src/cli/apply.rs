@@ -147,8 +147,10 @@ fn refuse_narrower(workspace: &Workspace, winners: &[Winner]) -> anyhow::Result<
 /// What was improved and is left out, a sentence each: it gains nothing on what there was, or the whole model `refused` it.
 fn left_out(state: &RunState, refused: &[Culprit]) -> Vec<String> {
     let sentence = |target: &TargetState| {
+        let in_model =
+            target.slower_in_model.map_or(String::new(), |ratio| format!(", and the model is {ratio:.3}x with it"));
         format!(
-            "{} is left out: it is {:.2}x what you have; `git merge warpsmith/{}` takes it all the same",
+            "{} is left out: it is {:.2}x what you have{in_model}; `git merge warpsmith/{}` takes it all the same",
             target.op,
             target.vs_user(),
             state.run

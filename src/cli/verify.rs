@@ -115,7 +115,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let mut unjudged = Vec::new();
     for target in state.targets.iter().filter(|target| !target.start_text.is_empty()) {
         before.insert(target.op.clone(), target.start_text.clone());
-        let kept = if target.vs_user() > 1.0 { archive.tip_text(&run, &target.file)? } else { None };
+        let kept = if target.gain() > 1.0 { archive.tip_text(&run, &target.file)? } else { None };
         let kept = kept.unwrap_or_else(|| target.start_text.clone());
         match edited(&archive, &run, &target.file)? {
             Some(text) => {
@@ -130,6 +130,7 @@ async fn verify(args: Args) -> anyhow::Result<ExitCode> {
     let read = files::reader(Some(&workspace));
     let speedups = state.speedups();
     let question = Question {
+        throughout: &[],
         config: &config,
         pass,
         before: &before,

@@ -14,7 +14,10 @@ use crate::rng::Stream;
 
 use super::trial::{Judged, Trial};
 use super::whole::{Asked, Word};
-use super::{Run, RunError, RunState, TargetState};
+use super::{InModel, LEAST_VISIBLE_SHARE, Run, RunError, RunState, TargetState};
+
+/// A kernel that gains less by itself may cost the whole pass: in it caches and clocks are others' too, and calls of different kinds follow each other.
+const DOUBTFUL: f64 = 1.1;
 
 /// Draws of the model's inputs that must agree.
 const DRAWS: u64 = 2;
@@ -76,6 +79,46 @@ impl Run {
         Ok(())
     }
 
+    /// Leaves kernels out that the whole pass is slower with, of those that gain little by themselves, also where they were there from the start. A
+    /// pass with all of them is compared with one without the one that gains least, and so on.
+    ///
+    /// # Errors
+    /// What the run cannot survive; a kernel that cannot be tried is noted, and stays.
+    pub(super) async fn leave_out_slower(&mut self, pass: Pass) -> Result<(), RunError> {
+        let mut doubtful: Vec<usize> = (0..self.state.targets.len())
+            .filter(|index| {
+                let target = &self.state.targets[*index];
+                1.0 < target.gain() && target.gain() < DOUBTFUL && target.share >= LEAST_VISIBLE_SHARE
+            })
+            .collect();
+        doubtful.sort_by(|a, b| self.state.targets[*a].gain().total_cmp(&self.state.targets[*b].gain()));
+        for index in doubtful {
+            let op = self.state.targets[index].op.clone();
+            let others: Vec<String> =
+                self.state.targets.iter().map(|target| target.op.clone()).filter(|other| *other != op).collect();
+            match self.measure_in_model(pass, &others).await {
+                Ok(seen) if seen.is_slower() => {
+                    if let Some(InModel { ratio, speedups }) = &mut self.state.in_model {
+                        *ratio /= seen.median;
+                        speedups.insert(op.clone(), 1.0);
+                    }
+                    let target = &mut self.state.targets[index];
+                    target.slower_in_model = Some(seen.median);
+                    let than = target.against.as_deref().unwrap_or("what was there before");
+                    let alone = format!("{:.2}x {than} by itself", target.vs_user());
+                    let what = format!("{op} is left out: it is {alone}, and the model is {:.3}x with it", seen.median);
+                    self.trouble(what);
+                }
+                Ok(_) => {}
+                Err(_) if self.cancel.is_cancelled() => return Ok(()),
+                Err(error) => {
+                    self.trouble(format!("{op}: the whole model could not be timed with it and without: {error}"))
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing is taken back for what a machine or a file of the user's does. It is asked again as the run ends.
     fn could_not_compare(&mut self, op: &str, why: &str) {
         let what = "the whole model could not be compared with and without what was kept, which stays";
@@ -97,7 +140,7 @@ impl Run {
         let what = "the whole model with and without what was kept";
         for draw in 0..DRAWS {
             let seed = Stream::new(self.state.seed, "last word").bits(draw);
-            let asked = Asked { what, pass, kernels: &kernels, speedups: &speedups, seed };
+            let asked = Asked { what, pass, kernels: &kernels, speedups: &speedups, throughout: &[], seed };
             match self.agrees(asked).await? {
                 Word::Agrees => {}
                 word => return Ok(word),

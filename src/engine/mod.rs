@@ -41,7 +41,7 @@ use crate::agent::{Agent, AgentError};
 use crate::history::{History, HistoryError, Pending};
 use crate::model::{ModelConfig, ModelError};
 use crate::op::OpError;
-use crate::verify::VerifyError;
+use crate::verify::{Speedup, VerifyError};
 use crate::worker::WorkerError;
 use crate::workspace::{WORKERS_FILE, Workspace, WorkspaceError, embedded};
 
@@ -291,9 +291,9 @@ impl Run {
             return Ok(());
         };
         let target = &self.state.targets[index];
-        if target.vs_user() > 1.0 && target.share >= LEAST_VISIBLE_SHARE {
-            match self.measure_in_model(pass).await {
-                Ok(ratio) => {
+        if target.gain() > 1.0 && target.share >= LEAST_VISIBLE_SHARE {
+            match self.measure_in_model(pass, &[]).await {
+                Ok(Speedup { median: ratio, .. }) => {
                     self.state.in_model = Some(InModel { ratio, speedups: self.state.speedups() });
                 }
                 Err(_) if self.cancel.is_cancelled() => {}
@@ -334,9 +334,10 @@ impl Run {
                 self.last_word(index).await?;
             }
             // Also what beat the library from the start is in the model.
-            let changed = self.state.targets.iter().any(|target| target.kept > 0 || target.vs_user() > 1.0);
+            let changed = self.state.targets.iter().any(|target| target.kept > 0 || target.gain() > 1.0);
             if let Some(pass) = self.state.workload.pass().filter(|_| changed) {
                 self.watcher.on(&RunEvent::Verifying);
+                self.leave_out_slower(pass).await?;
                 match self.verify(pass).await {
                     Ok(report) => {
                         self.watcher.on(&RunEvent::Verified { report: &report });

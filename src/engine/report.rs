@@ -72,8 +72,8 @@ impl RunState {
     /// The profile's parts, before and after.
     fn parts(&self, profile: &Profile) -> Vec<PartReport> {
         // What beats a library as it stood is installed as well.
-        let changed = self.targets.iter().filter(|target| target.kept > 0 || target.vs_user() > 1.0);
-        let alone = changed.map(|target| (target.op.as_str(), target.vs_user())).collect();
+        let changed = self.targets.iter().filter(|target| target.kept > 0 || target.gain() > 1.0);
+        let alone = changed.map(|target| (target.op.as_str(), target.gain())).collect();
         let measured = self.verified.iter().flat_map(|report| &report.parts);
         let in_place =
             measured.filter_map(|part| Some((part.op.as_str(), sound(part.before_us / part.after_us)?))).collect();

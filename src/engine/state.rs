@@ -162,6 +162,9 @@ pub struct TargetState {
     /// Whether the whole model was seen to say the same with the incumbent.
     #[serde(default)]
     pub agreed: bool,
+    /// How much faster the whole pass is with the incumbent than without, where it is slower beyond doubt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slower_in_model: Option<f64>,
     /// Experiments not kept.
     pub not_kept: u32,
     /// What was tried, in order.
@@ -235,6 +238,7 @@ impl TargetState {
             precision: None,
             kept: 0,
             agreed: false,
+            slower_in_model: None,
             not_kept: 0,
             tried: Vec::new(),
             memory: Value::Null,
@@ -325,6 +329,7 @@ impl TargetState {
             Verdict::Base | Verdict::Start | Verdict::Keep { .. } => {
                 self.kept += u32::from(matches!(evaluation.verdict, Verdict::Keep { .. }));
                 self.agreed = false;
+                self.slower_in_model = None;
                 // A first kernel that was not kept has no proven gain, whatever its median says: it stays out of the model.
                 let most = if evaluation.verdict == Verdict::Start { 1.0 } else { f64::INFINITY };
                 self.progress.vs_user = evaluation.vs_user.map(|ratio| ratio.min(most)).or(self.progress.vs_user);
@@ -350,6 +355,7 @@ impl TargetState {
     /// Goes back to what was known when `then` was the incumbent, because the kernels kept since (`experiments`) are taken back.
     pub(super) fn go_back(&mut self, then: &Self, experiments: &[u64], verdict: &Verdict) {
         self.kept = then.kept;
+        self.slower_in_model = None;
         (self.start_us, self.best_us, self.fastest_us) = (then.start_us, then.best_us, then.fastest_us);
         self.against.clone_from(&then.against);
         self.timing.clone_from(&then.timing);
@@ -372,6 +378,12 @@ impl TargetState {
     #[must_use]
     pub fn vs_user(&self) -> f64 {
         self.progress.vs_user.unwrap_or(1.0)
+    }
+
+    /// What its kernel is for the model: `vs_user`, and 1 where the model is slower with it, so that it is not installed.
+    #[must_use]
+    pub fn gain(&self) -> f64 {
+        self.slower_in_model.map_or(self.vs_user(), |_| 1.0)
     }
 }
 
@@ -412,10 +424,10 @@ impl RunState {
         if self.elapsed_s > 0.0 { (self.next_experiment as f64 - 1.0) / self.elapsed_s * 3600.0 } else { 0.0 }
     }
 
-    /// Each operation's `vs_user`, for the end-to-end figures; only what beats the user's is installed.
+    /// Each operation's [`TargetState::gain`], for the end-to-end figures; only what beats the user's is installed.
     #[must_use]
     pub fn speedups(&self) -> BTreeMap<String, f64> {
-        self.targets.iter().map(|target| (target.op.clone(), target.vs_user())).collect()
+        self.targets.iter().map(|target| (target.op.clone(), target.gain())).collect()
     }
 
     /// The model's predicted time now, µs, and its ratio to the start.

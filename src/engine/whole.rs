@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::{ModelConfig, ModelError, Pass};
-use crate::verify::{Change, Question, Report, VerifyError, choose};
+use crate::verify::{Change, Question, Report, Speedup, VerifyError, choose};
 use crate::worker::{Client, WorkerError};
 
 use super::{Run, RunError, RunState};
@@ -48,6 +48,8 @@ pub(super) struct Asked<'a> {
     pub(super) kernels: &'a Kernels,
     /// Each operation's `vs_user`; what is not here, or gained nothing, is not installed.
     pub(super) speedups: &'a BTreeMap<String, f64>,
+    /// Operations whose kernel is there before as well.
+    pub(super) throughout: &'a [String],
     /// Draws weights and tokens.
     pub(super) seed: u64,
 }
@@ -89,15 +91,15 @@ impl Run {
     pub(super) async fn verify(&mut self, pass: Pass) -> Result<Report, RunError> {
         let (kernels, speedups, seed) = (self.both_kernels()?, self.state.speedups(), self.state.seed);
         let what = "the whole model, before and after";
-        let asked = Asked { what, pass, kernels: &kernels, speedups: &speedups, seed };
+        let asked = Asked { what, pass, kernels: &kernels, speedups: &speedups, throughout: &[], seed };
         Ok(self.ask_whole(asked, crate::verify::verify).await?)
     }
 
-    /// How much faster whole passes are by all that was kept so far.
-    pub(super) async fn measure_in_model(&mut self, pass: Pass) -> Result<f64, RunError> {
+    /// How much faster whole passes are by all that was kept so far; where a pass has the kernels of `throughout` anyway, by the others.
+    pub(super) async fn measure_in_model(&mut self, pass: Pass, throughout: &[String]) -> Result<Speedup, RunError> {
         let (kernels, speedups, seed) = (self.both_kernels()?, self.state.speedups(), self.state.seed);
         let what = "the whole model with what was kept";
-        let asked = Asked { what, pass, kernels: &kernels, speedups: &speedups, seed };
+        let asked = Asked { what, pass, kernels: &kernels, speedups: &speedups, throughout, seed };
         Ok(self.ask_whole(asked, crate::verify::speedup).await?)
     }
 
@@ -184,7 +186,7 @@ impl<'a> Asked<'a> {
     }
 
     fn question(self, config: &'a ModelConfig, state: &RunState) -> Question<'a> {
-        let Self { pass, kernels, speedups, seed, .. } = self;
+        let Self { pass, kernels, speedups, throughout, seed, .. } = self;
         Question {
             config,
             pass,
@@ -192,6 +194,7 @@ impl<'a> Asked<'a> {
             after: &kernels.after,
             speedups,
             unjudged: &[],
+            throughout,
             predicted: state.predicted().map(|(_, ratio)| ratio),
             seed,
         }

@@ -8,20 +8,20 @@ use super::{RunState, TargetState};
 const LONGEST_SUBJECT: usize = 72;
 
 impl RunState {
-    /// The targets whose kernel beats what the user has: these are installed. In the order they were worked on.
+    /// The targets whose kernel beats what the user has, in the model too: these are installed. In the order they were worked on.
     pub fn winners(&self) -> impl Iterator<Item = &TargetState> {
-        self.targets.iter().filter(|target| target.kept > 0 && target.vs_user() > 1.0)
+        self.targets.iter().filter(|target| target.kept > 0 && target.gain() > 1.0)
     }
 
-    /// The targets whose kernel was improved and still does not beat what the user has (a library, on a GPU).
+    /// The targets whose kernel was improved and still does not beat what the user has (a library, on a GPU), or makes the model slower.
     pub fn not_installed(&self) -> impl Iterator<Item = &TargetState> {
-        self.targets.iter().filter(|target| target.kept > 0 && target.vs_user() <= 1.0)
+        self.targets.iter().filter(|target| target.kept > 0 && target.gain() <= 1.0)
     }
 
     /// The targets whose kernel beats what the user has (a library, on a GPU) as it stood at the start: the model was measured
     /// with these too, and there is nothing to bring.
     pub fn fast_from_the_start(&self) -> impl Iterator<Item = &TargetState> {
-        self.targets.iter().filter(|target| target.kept == 0 && target.vs_user() > 1.0)
+        self.targets.iter().filter(|target| target.kept == 0 && target.gain() > 1.0)
     }
 
     /// The message of the commit with these winners: what became faster, by how much, measured where and by which run.

@@ -48,7 +48,10 @@ pub struct CompareTask {
     pub model: ModelTask,
     /// Kernel files by operation, as the user has them; where the device has a library for an operation, that comes before.
     pub before: BTreeMap<String, String>,
-    /// Kernel files by operation that take the place of either.
+    /// Kernel files by operation that take the place of either, before and after.
+    #[serde(default)]
+    pub throughout: BTreeMap<String, String>,
+    /// The same, after alone.
     pub after: BTreeMap<String, String>,
     /// How much is measured.
     pub depth: Depth,
@@ -116,9 +119,12 @@ pub fn contest<B: Backend>(
     cancelled: &AtomicBool,
 ) -> Result<Comparison, ForwardError> {
     let (graph, ops) = (task.model.graph()?, task.model.operations()?);
-    let (today, instead) = (parse(&task.before)?, parse(&task.after)?);
+    let (today, throughout, mut after) = (parse(&task.before)?, parse(&task.throughout)?, parse(&task.after)?);
+    for (op, kernel) in &throughout {
+        after.entry(op.clone()).or_insert_with(|| kernel.clone());
+    }
     let recipe = task.model.recipe(&graph, &ops);
-    let sets = [KernelSet::today(&today), KernelSet { today: &today, instead: Some(&instead) }];
+    let sets = [&throughout, &after].map(|instead| KernelSet { today: &today, instead: Some(instead) });
     let mut forward = Forward::prepare(backend, &recipe, &sets, cancelled)?;
     let (sessions, effort) = match task.depth {
         Depth::Full => (Sessions::default(), Effort::default()),

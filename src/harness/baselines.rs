@@ -1,10 +1,12 @@
 //! What PyTorch takes for a target, where it is the oracle: what the user has today, in pairs with a kernel.
 
+use std::collections::VecDeque;
+
 use crate::backend::Backend;
 use crate::evaluation::{Baseline, Speedup, Stage};
 use crate::op::{Bar, TargetShape};
 use crate::stats::median;
-use crate::torch::{self, TorchError, Way};
+use crate::torch::{self, Ready, TorchError, Way};
 
 use super::Failure;
 use super::bench::Bench;
@@ -48,35 +50,41 @@ pub(super) fn baselines<B: Backend>(
     let match_up = MatchUp { incumbent: candidate, candidate, rounds: 1 };
     let mut rig = Rig::new(bench, target, [candidate, candidate], seed)?;
     let how = oracle.how().map_err(JudgeError::from)?;
-    let ways = match bench.op().bar {
-        _ if !compiled => &[Way::Eager][..],
-        Bar::Fastest => &[Way::Eager, Way::Compiled, Way::MaxAutotune],
-        // Where it does not work there is what it was made of.
-        Bar::Compiled => &[Way::Compiled, Way::Eager],
-    };
+    let mut ways = VecDeque::from(match bench.op().bar {
+        _ if !compiled => vec![Way::Eager],
+        Bar::Fastest => vec![Way::Eager, Way::Compiled, Way::MaxAutotune],
+        Bar::Compiled => vec![Way::Compiled],
+    });
     // How many launches a sample has is found out as a session starts, and PyTorch's has as many.
     rig.start(bench, match_up)?;
     let (mut all, mut best): (Vec<Baseline>, Option<(f64, Way)>) = (Vec::new(), None);
-    for way in ways {
+    while let Some(way) = ways.pop_front() {
         bench.at(Stage::Timing, format!("beside PyTorch, {}", way.name()));
-        let blocks = match prepare(bench, oracle, &mut rig, *way)? {
-            Ok(graphs) => Ok((blocks(bench, oracle, &mut rig, (match_up, *way), FIRST_BLOCKS)?, graphs)),
+        let ready = prepare(bench, oracle, &mut rig, way)?;
+        if let Ok(Ready { lowers, .. }) = ready {
+            match way {
+                Way::Compiled if lowers => ways.push_front(Way::WithoutLowerings),
+                // It is torch.compile as it comes.
+                Way::WithoutLowerings if !lowers => continue,
+                _ => {}
+            }
+        }
+        let graph = ready.as_ref().is_ok_and(|ready| ready.graph);
+        let blocks = match ready {
+            Ok(_) => Ok(blocks(bench, oracle, &mut rig, (match_up, way), FIRST_BLOCKS)?),
             Err(why) => Err(why),
         };
-        let (blocks, graphs) = match blocks {
-            Ok((blocks, graphs)) => (Ok(blocks), graphs),
-            Err(why) => (Err(why), false),
-        };
-        let how = if graphs { format!("{how}, replayed as a CUDA graph") } else { how.clone() };
+        let how = if graph { format!("{how}, replayed as a CUDA graph") } else { how.clone() };
         let ratio = blocks.as_ref().ok().and_then(|blocks| middle(&decision, blocks));
         if let Some(ratio) = ratio
             && best.is_none_or(|(least, _)| ratio < least)
         {
-            best = Some((ratio, *way));
+            best = Some((ratio, way));
         }
-        all.extend(rows(target, *way, &blocks, ratio, &how));
-        if bench.op().bar == Bar::Compiled && best.is_some() {
-            break;
+        all.extend(rows(target, way, &blocks, ratio, &how));
+        if bench.op().bar == Bar::Compiled && way != Way::Eager && ways.is_empty() && best.is_none() {
+            // Where it does not work there is what it was made of.
+            ways.push_back(Way::Eager);
         }
     }
     let mut kept = None;
@@ -105,20 +113,20 @@ pub(super) fn baselines<B: Backend>(
     Ok(Beside { baselines: all, fastest, kept })
 }
 
-/// Gets a way ready at every shape; whether it is replayed as a graph everywhere, or why it does not work.
+/// Gets a way ready at every shape; how it goes about it, or why it does not work.
 fn prepare<B: Backend>(
     bench: &Bench<'_, B>,
     oracle: &torch::Oracle,
     rig: &mut Rig<B>,
     way: Way,
-) -> Result<Result<bool, String>, Failure> {
+) -> Result<Result<Ready, String>, Failure> {
     let cold = bench.card().cold_bytes;
-    let mut graphs = true;
+    let mut all = Ready { graph: true, lowers: false };
     for index in 0..rig.shapes.len() {
         bench.check_cancelled()?;
         let shape = &rig.shapes[index];
         match oracle.prepare((way, index), &shape.memory, &mut rig.arena, shape.batch, cold) {
-            Ok(graph) => graphs &= graph,
+            Ok(ready) => all = Ready { graph: all.graph && ready.graph, lowers: all.lowers || ready.lowers },
             // That it cannot be asked at all is no word on this way.
             Err(error @ (TorchError::Start { .. } | TorchError::NoTorch(_))) => {
                 return Err(JudgeError::from(error).into());
@@ -126,7 +134,7 @@ fn prepare<B: Backend>(
             Err(error) => return Ok(Err(error.to_string())),
         }
     }
-    Ok(Ok(graphs))
+    Ok(Ok(all))
 }
 
 /// Blocks of a fresh session: PyTorch twice and the kernel twice, in either order.

@@ -361,10 +361,12 @@ class Judge:
         with Region(request["inputs"], files) as region:
             copies = [[(name, copied(one)) for name, one in region.tensors(tensors)] for tensors in request["copies"]]
         with torch.no_grad(), as_it_comes():
-            way = self.ways[request["way"]] = Way(unit_, copies, dict(request["numbers"]), request["mode"])
+            with noticing_lowerings(unit_, request["mode"]):
+                way = self.ways[request["way"]] = Way(unit_, copies, dict(request["numbers"]), request["mode"])
             if self.sweep is None:
                 self.sweep = Sweep(request["cold_bytes"])
-            return {"us": sorted(way.us(self.sweep, 1) for _ in range(3))[1], "graph": way.graph is not None}
+            us, lowers = sorted(way.us(self.sweep, 1) for _ in range(3))[1], request["mode"] in unit_.lowerings
+            return {"us": us, "graph": way.graph is not None, "lowers": lowers}
 
     def block(self, request, files):
         """µs of a call, the mean of several."""

@@ -31,5 +31,5 @@ pub use files::Files;
 pub use oracle::{Oracle, Produced};
 pub use problem::{Problem, bytes, name_of, refusal};
 pub use service::{PYTHON, Python, Service};
-pub use ways::Way;
+pub use ways::{Ready, Way};
 pub use wire::{Argument, Described, Figures, Given, Hello, TensorForm};

@@ -22,6 +22,7 @@ const SOURCE: &str = concat!(
     include_str!("memory.py"),
     include_str!("fused.py"),
     include_str!("measure.py"),
+    include_str!("model/lowerings.py"),
     include_str!("unit.py"),
     include_str!("timed.py"),
     include_str!("helper.py")

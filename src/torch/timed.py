@@ -80,6 +80,20 @@ class Way:
         return max(0.0, marks[2].elapsed_time(marks[3]) - marks[1].elapsed_time(marks[2])) * 1e3
 
 
+@contextlib.contextmanager
+def noticing_lowerings(unit_, mode):
+    """Leaves them out where that is the mode, and notes with the unit whether there are any in what is compiled: code that a cache gives tells of
+    patterns of all kinds, so that `default` may say yes where `WITHOUT_LOWERINGS` finds none."""
+    counters, left = torch._dynamo.utils.counters, set()
+    # Dynamo clears them now and then.
+    counters["inductor"]["pattern_matcher_count"] = 0
+    with without_lowerings(left) if mode == WITHOUT_LOWERINGS else contextlib.nullcontext():
+        yield
+    matched = left if mode == WITHOUT_LOWERINGS else counters["inductor"]["pattern_matcher_count"] > 0
+    # What was compiled before is not compiled again.
+    unit_.lowerings |= {mode} if matched else set()
+
+
 class Sweep:
     """Reads memory larger than all caches, so many times."""
 

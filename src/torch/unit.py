@@ -3,13 +3,15 @@
 
 # More variants of a function than a night has.
 MOST_COMPILED = 1 << 20
+# torch.compile without the patterns of Inductor's that `without_lowerings` leaves out.
+WITHOUT_LOWERINGS = "without lowerings"
 
 
 class Function:
     """`reference(...)`: tensors, symbols and scalars by their names."""
 
     def __init__(self, module, file):
-        self.run, self.file = module.reference, file
+        self.run, self.file, self.lowerings = module.reference, file, set()
         # A region's file draws its inputs as well.
         self.get_inputs = getattr(module, "get_inputs", None)
         parameters = inspect.signature(self.run).parameters.values()
@@ -66,7 +68,7 @@ class Problem:
     """`Model`, `get_inputs` and `get_init_inputs`: inputs in their order, then parameters and buffers in theirs."""
 
     def __init__(self, module, file):
-        self.file = file
+        self.file, self.lowerings = file, set()
         init = list(getattr(module, "get_init_inputs", list)())
         torch.manual_seed(0)
         self.model = module.Model(*init)
@@ -119,6 +121,9 @@ def by_compiling(call, mode):
     word, under the name of that mode."""
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_COMPILED
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+    if mode == WITHOUT_LOWERINGS:
+        # PyTorch's cache on disk would give the code that has them, and give this to others.
+        return torch.compile(call, dynamic=False, options={"fx_graph_cache": False})
     return torch.compile(call, dynamic=False, mode=mode)
 
 

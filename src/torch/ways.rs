@@ -15,6 +15,9 @@ pub enum Way {
     Eager,
     /// `torch.compile` as it comes.
     Compiled,
+    /// The same without those patterns of Inductor's that leave a function of its code generator's in a graph, as a model has it around
+    /// a kernel: one for weights of eight bits was seen to take a hundred times what it stands for.
+    WithoutLowerings,
     /// `torch.compile` with everything tried.
     MaxAutotune,
 }
@@ -26,6 +29,7 @@ impl Way {
         match self {
             Self::Eager => "eager",
             Self::Compiled => "torch.compile",
+            Self::WithoutLowerings => "torch.compile without its patterns",
             Self::MaxAutotune => "torch.compile max-autotune",
         }
     }
@@ -34,14 +38,23 @@ impl Way {
         match self {
             Self::Eager => None,
             Self::Compiled => Some("default"),
+            Self::WithoutLowerings => Some("without lowerings"),
             Self::MaxAutotune => Some("max-autotune"),
         }
     }
 }
 
+/// How a way that is ready goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// Whether it is replayed as a CUDA graph, of a call on each copy of the inputs.
+    pub graph: bool,
+    /// Whether Inductor has such patterns for it. Of [`Way::Compiled`] it may have; [`Way::WithoutLowerings`] knows.
+    pub lowers: bool,
+}
+
 impl Oracle {
-    /// Gets a way ready for shape number `shape` of a target, on the inputs of the first `copies`; whether it is replayed as a CUDA graph,
-    /// of a call on each. `cold_bytes` of memory are read before, so that nothing of earlier calls is in the caches.
+    /// Gets a way ready for shape number `shape` of a target, on the inputs of the first `copies`. `cold_bytes` of memory are read before, so that nothing of earlier calls is in the caches.
     ///
     /// # Errors
     /// The way does not work, or PyTorch cannot be asked.
@@ -52,7 +65,7 @@ impl Oracle {
         arena: &mut A,
         copies: usize,
         cold_bytes: u64,
-    ) -> Result<bool, TorchError> {
+    ) -> Result<Ready, TorchError> {
         let (op, case) = (memory.operation(), memory.case());
         let inputs = Inputs::of(memory, arena, 0)?;
         let copies = (0..copies).map(|copy| Places::of(memory, copy).tensors(op, case));
@@ -68,7 +81,7 @@ impl Oracle {
         };
         let timed: Timed = self.service.ask(Some(&self.unit), &ask, &files(&[&inputs.lent]))?;
         tracing::info!(us = timed.us, way = way.name(), graph = timed.graph, "PyTorch is ready to be timed");
-        Ok(timed.graph)
+        Ok(Ready { graph: timed.graph, lowers: timed.lowers })
     }
 
     /// What a call of a way takes that is ready, in µs: the mean of `calls`, each by itself, or of those of its graph.

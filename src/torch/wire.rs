@@ -303,6 +303,9 @@ pub(super) struct Timed {
     /// Whether it is replayed as a CUDA graph.
     #[serde(default)]
     pub graph: bool,
+    /// Whether Inductor may have, or without them had, patterns that hand its steps to what it has for them.
+    #[serde(default)]
+    pub lowers: bool,
 }
 
 /// A problem file as PyTorch sees it.

@@ -40,6 +40,8 @@ pub struct Question<'a> {
     pub speedups: &'a BTreeMap<String, f64>,
     /// Operations whose text after no judge has seen, such as one edited by hand: installed, and predicted to gain nothing.
     pub unjudged: &'a [String],
+    /// Operations whose kernel after is there before as well, where it goes in: what the others do beside them is compared.
+    pub throughout: &'a [String],
     /// The speedup of the whole that a run predicted, where there was one for this pass.
     pub predicted: Option<f64>,
     /// Seed of weights and tokens.
@@ -73,7 +75,7 @@ pub async fn verify(
     Ok(report)
 }
 
-/// How much faster the whole pass is, from fewer passes than [`verify`] takes and without a look at the outputs.
+/// How much faster the whole pass is with what goes in, from fewer passes than [`verify`] takes and without a look at the outputs.
 ///
 /// # Errors
 /// [`VerifyError`].
@@ -82,9 +84,9 @@ pub async fn speedup(
     question: &Question<'_>,
     read: &dyn Fn(&str) -> Option<String>,
     cancel: &CancellationToken,
-) -> Result<f64, VerifyError> {
+) -> Result<Speedup, VerifyError> {
     let (_, comparison) = compare(worker, question, &installed(question), Depth::Times, read, cancel).await?;
-    Ok(Speedup::of(&comparison.sessions).median)
+    Ok(Speedup::of(&comparison.sessions))
 }
 
 /// Whether the model with the kernels says what it says without, and nothing about times; the seed draws its tokens.
@@ -120,13 +122,14 @@ pub(super) async fn compare(
 ) -> Result<(Graph, Comparison), VerifyError> {
     let graph = Graph::build(question.config, question.pass)?;
     let text = |change: &Change| Some((change.op.clone(), question.after.get(&change.op)?.clone()));
-    let after: BTreeMap<String, String> = changes.iter().filter_map(text).collect();
+    let (throughout, after) =
+        changes.iter().filter_map(text).partition(|(op, _): &(String, String)| question.throughout.contains(op));
     let mut ops = Vec::new();
     for target in graph.targets() {
         ops.push(OpSource::read(&target.op, read)?);
     }
     let model = ModelTask { config: question.config.clone(), pass: question.pass, ops, seed: question.seed };
-    let task = CompareTask { model, before: question.before.clone(), after, depth };
+    let task = CompareTask { model, before: question.before.clone(), throughout, after, depth };
     let comparison = worker.ask(Ask::Compare(Box::new(task)), &mut |_| {}, cancel).await?;
     Ok((graph, comparison))
 }

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::forward::Block;
 use crate::stats;
 
+/// A pass that takes so much longer is told from what processes differ by.
+const LEAST_LOSS: f64 = 0.005;
+
 /// What paired passes say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Speedup {
@@ -42,6 +45,13 @@ impl Speedup {
             after_us: stats::median(&after).unwrap_or_default(),
             passes: before.len(),
         }
+    }
+
+    /// Whether it is slower beyond doubt: in each of the sessions, whose processes differ, and by more than half a percent.
+    #[must_use]
+    pub fn is_slower(&self) -> bool {
+        let Self { median, high, sessions, .. } = self;
+        *median < 1.0 - LEAST_LOSS && high.is_some_and(|high| high < 1.0) && sessions.iter().all(|ratio| *ratio < 1.0)
     }
 }
 

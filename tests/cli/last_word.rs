@@ -124,3 +124,32 @@ fn who_edits_the_model_while_a_run_goes_on_changes_nothing_for_it() {
     );
     assert!(out.contains("outputs agree") && !out.contains("asked about again"), "{out}");
 }
+
+/// A kernel that is 1.05x of what was there by itself, and takes so many times as long in the model.
+fn small_gain(in_model: &str) -> Place {
+    let cost = "[[cost]]\nop = \"rmsnorm\"\nwhen = \"PASSES == 4\"\ntimes_roofline = \"190\"\n";
+    Place::new(&kernels::keeps()).judged_by(&format!("{cost}in_model = {in_model}\n"))
+}
+
+#[test]
+fn a_kernel_that_makes_the_model_slower_is_left_out_whatever_it_gains_by_itself() {
+    let place = small_gain("2.0");
+    let out = place.run(&[]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"], "{out}");
+    assert!(
+        out.contains("rmsnorm is left out: it is 1.05x what was there before by itself, and the model is 0."),
+        "{out}"
+    );
+    assert!(out.contains("measured 1.000x"), "{out}");
+    let applied = place.warpsmith(&["apply"]).refusal();
+    assert!(applied.contains("rmsnorm is left out: it is 1.05x what you have, and the model is 0."), "{applied}");
+}
+
+#[test]
+fn a_kernel_that_gains_little_stays_where_the_model_is_not_slower_with_it() {
+    let place = small_gain("1.0");
+    let out = place.run(&[]).ok();
+    assert_eq!(place.statuses(), ["base", "keep"], "{out}");
+    assert!(!out.contains("left out"), "{out}");
+    place.warpsmith(&["apply"]).ok();
+}

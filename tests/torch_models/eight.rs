@@ -82,6 +82,12 @@ fn a_product_takes_along_what_widens_its_weights_and_is_placed_before_inductors_
     let run = ["run", "model", "--dtype", "bf16", "--kernels", "mine", "--only", name, "--seed", "7"];
     // Whether it is faster is the machine's.
     place.said(&[&run[..], &["--budget", "20s", "--examination", "2s"]].concat());
+    // What there is to beat is the faster of both: with the pattern, as torch.compile comes, and without, as the model has it around a kernel.
+    let judged: Value = serde_json::from_str(&place.said(&["show", "1", "--json", "--dir", "model"])).unwrap();
+    let ways: Vec<&str> =
+        judged["baselines"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(ways, ["torch.compile", "torch.compile without its patterns"], "{judged}");
+    assert!(judged["baselines"].as_array().unwrap().iter().all(|it| it["us"].as_f64() > Some(0.0)), "{judged}");
     let made = place.said(&["export", "--dir", "model", "-o", "my_kernels", "--all"]);
     assert!(made.contains("wrote my_kernels (1 kernels"), "{made}");
     let (seen, said) = place.python(

@@ -19,7 +19,8 @@ use crate::kernel::Call;
 use crate::op::{Bar, Dtype, OpSource};
 
 /// What finds regions, in Python; it needs torch alone.
-pub const REGIONS: &str = concat!(include_str!("partition.py"), "\n\n", include_str!("regions.py"));
+pub const REGIONS: &str =
+    concat!(include_str!("partition.py"), "\n\n", include_str!("lowerings.py"), "\n\n", include_str!("regions.py"));
 
 /// What reads a user's `model.py` and times calls.
 pub const LOAD: &str = include_str!("load.py");
@@ -27,6 +28,8 @@ pub const LOAD: &str = include_str!("load.py");
 /// The program that takes a model apart; as a module it does nothing by itself.
 pub const CAPTURE: &str = concat!(
     include_str!("partition.py"),
+    "\n\n",
+    include_str!("lowerings.py"),
     "\n\n",
     include_str!("regions.py"),
     "\n\n",

@@ -64,10 +64,11 @@ impl Model {
                 let fault = Fault::Crash { what: why, signal: None, input_offset: None };
                 return Err(ForwardError::Call { site: node.site.clone(), fault });
             }
-            times.push(judge.call_us(known, text, &shape, dtype).map_err(|error| match error {
+            let alone_us = judge.call_us(known, text, &shape, dtype).map_err(|error| match error {
                 JudgeError::Op(error) => operation(&node.site, error),
                 _ => ForwardError::Cancelled,
-            })?);
+            })?;
+            times.push(alone_us * judge.script().in_model(&asked));
         }
         Ok(times)
     }
@@ -105,13 +106,15 @@ pub fn compare(judge: &ScriptedJudge, task: &CompareTask, cancelled: &AtomicBool
         .endure(PASS, &format!("compare {:?}{changed}", task.depth), cancelled)
         .map_err(|_| ForwardError::Cancelled)?;
     let model = Model::of(&task.model)?;
-    let mut after = task.before.clone();
+    let mut before = task.before.clone();
+    before.extend(task.throughout.clone());
+    let mut after = before.clone();
     after.extend(task.after.clone());
-    let times = [model.nodes(judge, &task.before)?, model.nodes(judge, &after)?];
-    let [before, after_rounds] = times.each_ref().map(|nodes| rounds(nodes));
-    let block = Block { before_us: [before.whole(); 2], after_us: [after_rounds.whole(); 2] };
-    let output = outputs(&model, [model.is_wrong(judge, &task.before), model.is_wrong(judge, &after)]);
-    Ok(Comparison { output, before, after: after_rounds, sessions: vec![vec![block; BLOCKS]; SESSIONS] })
+    let times = [model.nodes(judge, &before)?, model.nodes(judge, &after)?];
+    let [before_rounds, after_rounds] = times.each_ref().map(|nodes| rounds(nodes));
+    let block = Block { before_us: [before_rounds.whole(); 2], after_us: [after_rounds.whole(); 2] };
+    let output = outputs(&model, [model.is_wrong(judge, &before), model.is_wrong(judge, &after)]);
+    Ok(Comparison { output, before: before_rounds, after: after_rounds, sessions: vec![vec![block; BLOCKS]; SESSIONS] })
 }
 
 /// What two models say, of which those that are `wrong` say something else.

@@ -96,6 +96,8 @@ struct Cost {
     kernels: Kernels,
     /// The time of a call over the roofline's at its shape, as an expression over tunables and the shape's symbols.
     times_roofline: Expr,
+    /// How many times as long it takes in a model.
+    in_model: Option<f64>,
 }
 
 /// What a kernel that no rule is for takes, over the roofline's time.
@@ -195,9 +197,18 @@ impl Script {
 
     /// The time of a call over the roofline's.
     pub fn times_roofline(&self, asked: &Asked<'_>) -> f64 {
+        self.cost(asked).map_or(USUAL_COST, |(_, times)| times)
+    }
+
+    /// The time of a call in a model over that of one by itself.
+    pub fn in_model(&self, asked: &Asked<'_>) -> f64 {
+        self.cost(asked).and_then(|(cost, _)| cost.in_model).unwrap_or(1.0)
+    }
+
+    /// The rule for a kernel, and what it says of the time over the roofline's.
+    fn cost(&self, asked: &Asked<'_>) -> Option<(&Cost, f64)> {
         let value = |cost: &Cost| cost.times_roofline.float(&|name| asked.value(name).map(|value| value as f64)).ok();
-        let applies = |cost: &&Cost| cost.kernels.hold(asked) && value(cost).is_some();
-        self.cost.iter().find(applies).and_then(value).unwrap_or(USUAL_COST)
+        self.cost.iter().filter(|cost| cost.kernels.hold(asked)).find_map(|cost| Some((cost, value(cost)?)))
     }
 
     /// What the worker goes through.
