@@ -7,19 +7,23 @@ THREADS = { value = 256, choices = [64, 128, 256, 512] }   # threads in a block,
 HELD    = { value = 8,   choices = [1, 2, 4, 8, 9] }       # 16-byte pieces a thread keeps; as many threads share a row as it needs
 [let]
 VEC   = "16 / dtype_bytes"
-STAGE = "40960"                                            # bytes of weights and biases that a block copies to shared memory
+LANES = "min(1024, ceil_div(dim, 32 * HELD * VEC) * 32)"   # threads of a row, whole warps
+KEPT  = "min(HELD, max(1, ceil_div(ceil_div(dim, VEC), LANES)))"   # pieces a thread keeps of this row
+ROWS  = "max(1, THREADS / LANES)"                          # rows of a block
+# Bytes of weights and biases, at most, that a block copies to shared memory: the more blocks there are, the more their number on a multiprocessor counts.
+STAGE = "batch >= 8 * SMS ? 32768 : batch > 2 * SMS ? 40960 : min(98304, SMEM_MAX - 2048)"
 [[variant]]    # long rows: up to 512 threads a block, so that two share a multiprocessor, and one reads while the other writes
 when = "dim * dtype_bytes > 65536 && dim * dtype_bytes <= 73728"
 tune = { HELD = 9 }
 [[launch]]    # threads of a block: along x those of a row, whole warps, along y rows
 kernel = "layernorm"
-block  = ["min(1024, ceil_div(dim, 32 * HELD * VEC) * 32)", "max(1, THREADS / min(1024, ceil_div(dim, 32 * HELD * VEC) * 32))"]
-grid   = ["ceil_div(batch, max(1, THREADS / min(1024, ceil_div(dim, 32 * HELD * VEC) * 32)))"]
+block  = ["LANES", "ROWS"]
+grid   = ["ceil_div(batch, ROWS)"]
 shared = "ceil_div(dim, VEC) * 32 <= STAGE ? ceil_div(dim, VEC) * 32 : 0"
 args   = ["x", "weight", "bias", "y", "batch", "dim", "eps"]
 ---*/
 
-/* The threads of a row load it 16 bytes at a time and keep it (what is beyond 1024 HELD pieces is read three times): they add
+/* The threads of a row load it 16 bytes at a time and keep it (what is beyond 1024 KEPT pieces is read three times): they add
    it up, then the squared deviations from its mean, then scale it. Weights and biases travel to shared memory meanwhile: read
    where they are needed, they would be waited for again and again. Rows of odd length start at any address, so the elements
    before the first and after the last aligned piece, at most 2 VEC - 2 of them, are taken one by one. */
@@ -119,17 +123,17 @@ layernorm(const T *__restrict__ x, const T *__restrict__ weight, const T *__rest
     const int64_t before = min((int64_t)(misaligned ? VEC - misaligned : 0), dim);
     const int64_t pieces = live ? (dim - before) / VEC : 0;
     const int singles = live ? (int)(dim - pieces * VEC) : 0;
-    const int kept = (int)min(pieces, (int64_t)(HELD * lanes));
+    const int kept = (int)min(pieces, (int64_t)(KEPT * lanes));
     const bool parameters_aligned = (size_t)weight % 16 == 0 && (size_t)bias % 16 == 0;
     const bool aligned = before == 0 && parameters_aligned;
     const bool staged = parameters_aligned && (dim + VEC - 1) / VEC * 32 <= STAGE; /* the same in the whole block */
     const Piece *from = (const Piece *)(x + before);
     Piece *to = (Piece *)(y + before);
 
-    Piece held[HELD];
+    Piece held[KEPT];
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < HELD; i++)
+    for (int i = 0; i < KEPT; i++)
         if (lane + i * lanes < kept) held[i] = load_to_stay(from + lane + i * lanes);
     if (staged) {
         T *const copies = (T *)shared;
@@ -138,10 +142,10 @@ layernorm(const T *__restrict__ x, const T *__restrict__ weight, const T *__rest
         weight = copies, bias = copies + (dim + VEC - 1) / VEC * VEC;
     }
 #pragma unroll
-    for (int i = 0; i < HELD; i++)
+    for (int i = 0; i < KEPT; i++)
         if (lane + i * lanes < kept) sum += sum_of(held[i]);
 #pragma unroll 1
-    for (int64_t at = lane + HELD * lanes; at < pieces; at += lanes) {
+    for (int64_t at = lane + KEPT * lanes; at < pieces; at += lanes) {
         const Piece piece = from[at];
         sum += sum_of(piece);
     }
@@ -151,14 +155,14 @@ layernorm(const T *__restrict__ x, const T *__restrict__ weight, const T *__rest
 
     float deviations = 0;
 #pragma unroll
-    for (int i = 0; i < HELD; i++)
+    for (int i = 0; i < KEPT; i++)
         if (lane + i * lanes < kept) {
             keep_packed(held[i]);
             deviations += sum_of_squares(held[i], mean);
             keep_packed(held[i]);
         }
 #pragma unroll 1
-    for (int64_t at = lane + HELD * lanes; at < pieces; at += lanes) {
+    for (int64_t at = lane + KEPT * lanes; at < pieces; at += lanes) {
         const Piece piece = from[at];
         deviations += sum_of_squares(piece, mean);
     }
@@ -173,7 +177,7 @@ layernorm(const T *__restrict__ x, const T *__restrict__ weight, const T *__rest
     }
     if (aligned)
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < KEPT; i++) {
             const int at = lane + i * lanes;
             if (at >= kept) continue;
             const Piece weights = ((const Piece *)weight)[at], biases = ((const Piece *)bias)[at];
@@ -181,7 +185,7 @@ layernorm(const T *__restrict__ x, const T *__restrict__ weight, const T *__rest
         }
     /* Rare enough to be read again: what is not kept, and all of a row that is aligned unlike its parameters. */
 #pragma unroll 1
-    for (int64_t at = aligned ? lane + HELD * lanes : lane; at < pieces; at += lanes) {
+    for (int64_t at = aligned ? lane + KEPT * lanes : lane; at < pieces; at += lanes) {
         const int64_t j = before + at * VEC;
         const Piece piece = from[at];
         to[at] = normalised(piece, weight + j, bias + j, mean, scale);

@@ -9,6 +9,7 @@ HELD    = { value = 4,   choices = [1, 2, 3, 4, 5, 6, 7, 8] }      # 16-byte pie
 VEC    = "16 / dtype_bytes"
 PIECES = "ceil_div(cols, VEC)"
 LANES  = "min(1024, PIECES <= 8 * HELD ? 8 : PIECES <= 16 * HELD ? 16 : ceil_div(PIECES, 32 * HELD) * 32)"   # threads that share a row
+EXACT  = "min(HELD, max(1, ceil_div(PIECES, LANES)))"                  # pieces that it keeps of this row
 ROWS   = "max(1, THREADS / LANES)"                                 # rows of a block
 BOUND  = "LANES * ROWS <= 128 ? 128 : LANES * ROWS <= 256 ? 256 : LANES * ROWS <= 512 ? 512 : 1024"
 [[variant]]    # few rows: more threads for each
@@ -119,28 +120,28 @@ __device__ float scale_of_row(float sum, int lanes, int64_t cols, float eps) {
 
 extern "C" __global__ void __launch_bounds__(BOUND, 1024 / BOUND)
 aligned(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y, int64_t rows, int64_t cols, float eps) {
-    constexpr bool EARLY = HELD <= 4; /* of more weights the registers have no room */
+    constexpr bool EARLY = EXACT <= 4; /* of more weights the registers have no room */
     const int lane = threadIdx.x, lanes = blockDim.x, pieces = (int)cols / VEC;
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     const int have = row < rows ? pieces : 0; /* the others still take part in the barrier */
     const Piece *const from = (const Piece *)(x + row * cols), *const weights = (const Piece *)weight;
     Piece *const to = (Piece *)(y + row * cols);
 
-    Piece held[HELD], by[HELD];
+    Piece held[EXACT], by[EXACT];
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < EXACT; i++) {
         held[i] = {};
         if (lane + i * lanes < have) held[i] = load_to_stay(from + lane + i * lanes);
     }
 #pragma unroll
-    for (int i = 0; i < HELD; i++)
+    for (int i = 0; i < EXACT; i++)
         if (EARLY && lane + i * lanes < have) by[i] = weights[lane + i * lanes];
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < HELD; i++) sum += sum_of_squares(held[i]);
+    for (int i = 0; i < EXACT; i++) sum += sum_of_squares(held[i]);
     const float scale = scale_of_row(sum, lanes, cols, eps);
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < EXACT; i++) {
         keep_packed(held[i]);
         if (lane + i * lanes >= have) continue;
         if (!EARLY) by[i] = weights[lane + i * lanes];

@@ -41,6 +41,15 @@ pub(super) fn card(plans: &Plans, wanted: &Wanted<'_>) -> String {
             plans.name
         );
     }
+    if plans.without_lowerings {
+        let ms = |us: f64| us / 1e3;
+        text += &format!(
+            "\nWhere it places kernels, Inductor's own patterns (such as that for products with weights of eight bits) are left out: with them a pass\n\
+             took {:.3} ms without any of these kernels, and {:.3} ms without both.\n",
+            ms(it.lowerings_us.unwrap_or_default()),
+            ms(it.graph_us.unwrap_or(it.compiled_us))
+        );
+    }
     text += &format!(
         "\nBefore, on {} with {} threads of PyTorch {}: a pass took {:.3} ms eagerly and {:.3} ms compiled. What it takes with the kernels:\n\
          `warpsmith verify {} --model MODEL_DIR` measures it on your machine. `warpsmith recheck {}` judges every kernel again.\n",

@@ -103,6 +103,9 @@ pub struct Plans {
     /// What it is.
     #[serde(flatten)]
     pub platform: Platform,
+    /// Whether a graph in which a kernel is placed goes without Inductor's own patterns, with which the pass was seen to take longer.
+    #[serde(default)]
+    pub without_lowerings: bool,
     /// The kernels.
     pub kernels: Vec<Plan>,
 }

@@ -141,6 +141,8 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, maker: &Maker<'_>) -> Re
     for (_, text) in PYTHON {
         version.update(text.as_bytes());
     }
+    let without_lowerings = wanted.compiled.is_slower_with_lowerings();
+    version.update([u8::from(without_lowerings)]);
     let plans = Plans {
         name: name.to_owned(),
         version: hex(&version.finalize())[..12].to_owned(),
@@ -149,6 +151,7 @@ fn fill(folder: &Path, name: &str, wanted: &Wanted<'_>, maker: &Maker<'_>) -> Re
         load: wanted.compiled.load.clone(),
         dtype: wanted.compiled.dtype.clone(),
         platform,
+        without_lowerings,
         kernels,
     };
     for (path, text) in PYTHON {

@@ -29,6 +29,9 @@ pub struct Compiled {
     pub captured: Captured,
 }
 
+/// Two times of a pass that differ by no more are told as one (`parts.py` has the same).
+const ALIKE: f64 = 1.05;
+
 /// A row of the table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompiledRow<'a> {
@@ -69,6 +72,13 @@ impl Compiled {
     #[must_use]
     pub const fn bar(&self) -> Bar {
         if self.captured.autotune_us.is_some() { Bar::Fastest } else { Bar::Compiled }
+    }
+
+    /// Whether the pass takes longer with Inductor's own patterns than without, beyond what two times differ by.
+    #[must_use]
+    pub fn is_slower_with_lowerings(&self) -> bool {
+        let without_us = self.captured.graph_us.unwrap_or(self.captured.compiled_us);
+        self.captured.lowerings_us.is_some_and(|with_us| with_us > ALIKE * without_us)
     }
 
     /// The region of a name.
@@ -248,6 +258,7 @@ pub(crate) mod tests {
             compiled_us: 100.0,
             autotune_us: None,
             graph_us: None,
+            lowerings_us: None,
             kernels: None,
             busy_us: None,
             others: None,

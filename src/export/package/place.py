@@ -13,7 +13,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from . import direct, regions
 from .launch import alike, ready
 from .operators import LOADED, UNUSABLE, operator_of
-from .plans import KERNELS, NAME, TORCH, VERSION, say
+from .plans import KERNELS, NAME, PLANS, TORCH, VERSION, say
 
 # Graphs that one function may have: one for each form of its inputs.
 GRAPHS = 64
@@ -51,10 +51,12 @@ class Pass(CustomGraphPass):
         self.asked = asked or ALL
 
     def __call__(self, graph):
+        count = 0
         try:
-            place(graph, self.asked)
+            count = place(graph, self.asked)
         finally:
-            if _lowers is not None:
+            # Where the pass was seen to take longer with them, a graph that has kernels goes without.
+            if _lowers is not None and not (count and PLANS.get("without_lowerings")):
                 regions.lowered(graph, _lowers)
 
     def uuid(self):

@@ -244,6 +244,9 @@ pub struct Captured {
     /// The compiled pass as a CUDA graph, where it can be one: what the device takes, without what starting kernels costs.
     #[serde(default)]
     pub graph_us: Option<f64>,
+    /// The compiled pass with those patterns of Inductor's that everything else here is without, where it has any: as a CUDA graph, where it can be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lowerings_us: Option<f64>,
     /// Kernels and copies of that graph.
     #[serde(default)]
     pub kernels: Option<f64>,
