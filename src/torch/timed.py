@@ -85,7 +85,7 @@ def noticing_lowerings(unit_, mode):
     """Leaves them out where that is the mode, and notes with the unit whether there are any in what is compiled: code that a cache gives tells of
     patterns of all kinds, so that `default` may say yes where `WITHOUT_LOWERINGS` finds none."""
     counters, left = torch._dynamo.utils.counters, set()
-    # Dynamo clears them now and then.
+    # Another counter may stand there when it has compiled.
     counters["inductor"]["pattern_matcher_count"] = 0
     with without_lowerings(left) if mode == WITHOUT_LOWERINGS else contextlib.nullcontext():
         yield

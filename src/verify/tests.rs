@@ -120,3 +120,18 @@ fn the_report_reads_well() {
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&json).unwrap().text(), report.text());
 }
+
+#[test]
+fn a_pass_is_slower_where_it_is_so_in_every_session_and_by_more_than_processes_differ() {
+    // Time before over time after, by sessions of four blocks.
+    let seen = |sessions: &[f64]| {
+        let block = |ratio: &f64| Block { before_us: [100.0 * ratio; 2], after_us: [100.0; 2] };
+        Speedup::of(&sessions.iter().map(|ratio| vec![block(ratio); 4]).collect::<Vec<_>>())
+    };
+    assert!(seen(&[0.98, 0.97, 0.99, 0.98, 0.97]).is_slower());
+    assert!(!seen(&[0.98, 0.97, 1.001, 0.98, 0.97]).is_slower(), "one session says otherwise");
+    assert!(!seen(&[0.997, 0.996, 0.998, 0.997, 0.996]).is_slower(), "less than half a percent");
+    assert!(!seen(&[1.0; 5]).is_slower() && !seen(&[1.02; 5]).is_slower());
+    assert!(!seen(&[0.5]).is_slower(), "four blocks have no interval");
+    assert!(!seen(&[]).is_slower());
+}
