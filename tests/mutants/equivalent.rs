@@ -170,7 +170,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
     row(
         &["cuda/layernorm.cu"],
-        &["for (int i = 0; i <= HELD; i++)"],
+        &["for (int i = 0; i <= KEPT; i++)"],
         "what is beyond the pieces that are kept is left out by the condition within",
     ),
     row(
