@@ -4,6 +4,9 @@
 //! with its kernel is compared with the model without, on several draws of tokens and weights; where they differ beyond the bound, or the model
 //! runs only without, the kernels kept for it are tried from the newest back, and the branch returns to the newest with which the model agrees.
 //! That is an experiment of its own, which names those that are taken back. Nothing is rewritten.
+//!
+//! It has the last word on time as well: as the run ends, what gains little by itself and makes the whole pass slower is left out of the model. It
+//! stays on the branch, since it is no worse than the judge said.
 
 use std::time::Instant;
 
