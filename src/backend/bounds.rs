@@ -56,7 +56,7 @@ impl Sides {
         match self {
             Self::Uncounted => false,
             Self::Inexact => y != r,
-            Self::Misrounded => y != stored.nearest(r),
+            Self::Misrounded => is_misrounded(y, r, stored),
         }
     }
 
@@ -67,6 +67,20 @@ impl Sides {
         let biased = if self == Self::Misrounded { BIASED * elements } else { 0.0 };
         nearer.max(further) as f64 / (ONE_SIDE * counted + 4.0 * counted.sqrt() + 4.0 + biased)
     }
+}
+
+/// Of the exact result: so much nearer to it must another number of the type be. It is 2^-21, eight roundings of single precision. An exact result may lie in
+/// the middle between two numbers but for less than single precision can tell, and it may do so for many elements at once: normalised rows of two
+/// elements are 1 and -1 but for eps, and with a weight and a bias of 16 bits an eighth of them is such a middle. Which of the two is
+/// nearer says nothing there.
+const MIDDLE: f64 = 4.768_371_582_031_25e-7;
+
+/// Whether another number of the type is nearer to `r`, which is finite, than `y` is, by more than single precision may be off.
+pub(super) fn is_misrounded(y: f64, r: f64, stored: Stored) -> bool {
+    let nearest = stored.nearest(r);
+    let excess = (y - r).abs() - (nearest - r).abs();
+    // Of what is not finite there is no excess, and it is wrong.
+    y != nearest && !(excess <= MIDDLE * r.abs())
 }
 
 /// The share of all elements that may be misrounded to one side alone whatever the other: with it up to 4 % may be, which is more than an
@@ -318,4 +332,26 @@ pub(crate) fn merge_outputs(into: &mut ErrorStats, other: &ErrorStats, name: Opt
 pub(crate) fn told_apart<'a>(op: &Operation, spec: &'a TensorSpec) -> Option<&'a str> {
     let outputs = op.tensors.iter().filter(|tensor| tensor.role == Role::Output).count();
     (outputs > 1).then_some(spec.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_of_two_numbers_is_nearer_does_not_count_where_single_precision_cannot_tell() {
+        // 1 + 2^-8 is the middle between two numbers of bfloat16, 1 and 1 + 2^-7.
+        let (middle, below, above) = (1.0 + 2f64.powi(-8), 1.0, 1.0 + 2f64.powi(-7));
+        let misrounded = |y, r| is_misrounded(y, r, Stored::Bf16);
+        for off in [0.0, 1e-8, -1e-8, 1e-7, -1e-7] {
+            assert!(!misrounded(below, middle + off) && !misrounded(above, middle + off), "{off}");
+        }
+        for off in [1e-6, 1e-4, 3e-3] {
+            assert!(misrounded(below, middle + off) && !misrounded(above, middle + off), "{off}");
+            assert!(misrounded(above, middle - off) && !misrounded(below, middle - off), "{off}");
+        }
+        // Another number than both is as wrong as ever, and so is what is not finite.
+        assert!(misrounded(1.0 + 2f64.powi(-6), middle) && misrounded(1.0 - 2f64.powi(-8), middle));
+        assert!(misrounded(f64::NAN, 1.0) && misrounded(f64::INFINITY, 1.0));
+    }
 }

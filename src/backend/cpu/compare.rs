@@ -6,7 +6,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::share::share;
-use crate::backend::bounds::{Bounds, Sums, finite, merge_outputs, misrounded_allowed, rms_of_finite, told_apart};
+use crate::backend::bounds::{
+    Bounds, Sums, finite, is_misrounded, merge_outputs, misrounded_allowed, rms_of_finite, told_apart,
+};
 use crate::backend::values::decode_into;
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, OpError, Operation, Role, Stored};
@@ -128,7 +130,7 @@ impl Bounds {
             let terms = if terms.is_finite() { terms } else { r.abs() };
             let ratio = finite(self.element(y, r, terms, row_term));
             if self.misrounded.is_some() && self.is_normal(r) {
-                stats.misrounded += u64::from(y != stored.nearest(r));
+                stats.misrounded += u64::from(is_misrounded(y, r, stored));
             }
             if self.sides.counts(y, r, stored) && self.is_normal(r) && y.is_finite() {
                 stats.sides[usize::from(y.abs() > r.abs())] += 1;

@@ -71,6 +71,12 @@ __device__ __forceinline__ double nearest(int stored, double r) {
     return stored == F32 ? (double)__double2float_rn(r) : r;
 }
 
+// `is_misrounded`: whether another number of the type is nearer by more than single precision may be off, of a finite double.
+__device__ __forceinline__ bool misrounded(int stored, double y, double r) {
+    const double middle = 0x1p-21, by = nearest(stored, r);
+    return y != by && !(fabs(y - r) - fabs(by - r) <= middle * fabs(r));
+}
+
 // An rms error as a multiple of its bound, `level` being the L in force.
 __device__ __forceinline__ double rms_ratio(const Rules &rules, const Sums &sums, double level) {
     if (sums.count == 0) return 0;
@@ -144,8 +150,8 @@ __device__ __forceinline__ Sums judge_run(const Rules &rules, int stored, const 
             sums.terms += terms * terms;
         }
         found.outside += !(ratio <= 1);
-        if (rules.rounds != 0 && is_finite(r) && fabs(r) >= 2048 * rules.s) found.misrounded += y != nearest(stored, r);
-        if (rules.sides != 0 && is_finite(r) && is_finite(y) && y != (rules.sides == 2 ? nearest(stored, r) : r)
+        if (rules.rounds != 0 && is_finite(r) && fabs(r) >= 2048 * rules.s) found.misrounded += misrounded(stored, y, r);
+        if (rules.sides != 0 && is_finite(r) && is_finite(y) && (rules.sides == 2 ? misrounded(stored, y, r) : y != r)
             && fabs(r) >= 2048 * rules.s) {
             found.nearer += fabs(y) <= fabs(r);
             found.further += fabs(y) > fabs(r);
