@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use warpsmith::backend::cuda::{Compiler, Search};
 use warpsmith::defence::Defence;
-use warpsmith::kernel::{Call, Facts, KernelFile, adopted, fits_arch};
+use warpsmith::kernel::{Argument, Call, Facts, KernelFile, MapSource, adopted, fits_arch};
 use warpsmith::op::{Dtype, Operation, Shape};
 
 /// A100, H200, B200: compute capability, multiprocessors, bytes of shared memory a block can have.
@@ -85,6 +85,60 @@ fn starters_and_examples_compile_for_three_generations_in_every_dtype() {
             for one in compiled {
                 assert!(one.resources.iter().all(|kernel| kernel.registers > 0), "{name}: {}", one.log);
                 eprintln!("{name} sm_{}: {}", gpu.0, one.log.lines().next().unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// Files of `kernels/cuda/nvidia-h200` whose first launch may begin early in a model, at shapes that take other ways through them.
+const BEGIN_EARLY: [(&str, &[&str]); 3] = [
+    ("flash_attention", &["B=1,H=32,S_q=128,S_kv=128,D=128,causal=1"]),
+    ("fused_mlp", &["B=1,D=4096,H=11008", "B=128,D=4096,H=11008", "B=2048,D=4096,H=11008"]),
+    (
+        "matmul",
+        &[
+            "batch=1,M=16,N=4096,K=4096,trans_b=1",
+            "batch=1,M=128,N=4096,K=4096,trans_b=1,has_bias=1",
+            "batch=1,M=2048,N=4096,K=4096,trans_b=1",
+            "batch=1,M=2048,N=2048,K=2048,trans_b=1",
+        ],
+    ),
+];
+
+#[test]
+fn products_and_attention_on_hopper_wait_before_they_use_anything_but_weights() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
+    let facts = facts(GPUS[1]);
+    for (name, shapes) in BEGIN_EARLY {
+        let text = std::fs::read_to_string(root().join(format!("kernels/cuda/nvidia-h200/{name}.cu"))).unwrap();
+        let kernel = KernelFile::parse(&text).unwrap();
+        let op = operation(&kernel.front.op);
+        for shape in shapes {
+            let sizes = shape.split(',').map(|size| size.split_once('=').unwrap());
+            let given = sizes.map(|(symbol, size)| (symbol.to_owned(), size.parse().unwrap())).collect();
+            let full = op.complete(&Shape(given)).unwrap();
+            let resolution = kernel.resolve(&full, Dtype::F16, &facts).unwrap();
+            let one = std::slice::from_ref(&resolution);
+            let compiled = compiler.candidate(&op, &kernel, one, 90, &facts, &AtomicBool::new(false));
+            let compiled = compiled.unwrap_or_else(|error| panic!("{name} at {shape}: {error}"));
+            let plan = kernel.launches(&op, &op.ints(&full).unwrap(), &resolution, &facts).unwrap();
+            // Those behind the first that may begin before it has ended can begin before it has waited, too.
+            for launch in plan.iter().enumerate().filter(|(number, one)| *number == 0 || one.pdl).map(|(_, one)| one) {
+                let early = compiled[0].waits.get(&launch.kernel);
+                let early = early.unwrap_or_else(|| panic!("{name} at {shape}: `{}` never waits", launch.kernel));
+                for place in early {
+                    let tensor = match &launch.args[*place] {
+                        Argument::Tensor(tensor) => *tensor,
+                        Argument::TensorMap(map) => match map.source {
+                            MapSource::Tensor(tensor) => tensor,
+                            MapSource::Scratch(_) => panic!("{name} at {shape}: {} uses scratch", launch.kernel),
+                        },
+                        other => panic!("{name} at {shape}: {} uses {other:?} before it waits", launch.kernel),
+                    };
+                    let tensor = &op.tensors[tensor];
+                    assert!(tensor.weight, "{name} at {shape}: {} uses {} before it waits", launch.kernel, tensor.name);
+                }
             }
         }
     }
@@ -251,7 +305,7 @@ fn the_kernels_that_the_judge_is_tried_on_are_kernel_files_and_say_what_they_exp
 }
 
 /// What is read off the compiled text of files in `tests/gpu/wrong`, by a part of the sentence.
-const READ: [(&str, &str); 28] = [
+const READ: [(&str, &str); 29] = [
     ("constants_written_through", "the address of the constant `kept`"),
     ("constants_moved_through", "the address of the constant `table`"),
     ("parameters_written_to", "the address of a kernel's parameter"),
@@ -272,6 +326,7 @@ const READ: [(&str, &str); 28] = [
     ("grid_number_in_front_of_parameters", "it reads beside the parameter `rms_param_0`"),
     ("nc_load_of_partials", "what it gets may be stale"),
     ("one_block_of_two_waits", "one way through it uses `factor`"),
+    ("waits_and_loads_in_no_order", "or loads it by a way that no wait orders"),
     ("polls_by_plain_loads", "no fence orders the two"),
     ("state_behind_label_entry", "outlives a launch (`kept`)"),
     ("state_behind_predicate_entry", "outlives a launch (`kept`)"),

@@ -160,8 +160,9 @@ fn waits(unit: &Compiled, must: &MustWait) -> Result<(), String> {
     match must.arguments.iter().find(|(place, _)| early.contains(place)) {
         Some((_, buffer)) => Err(format!(
             "{begins} `{name}` may begin before the launch in front of it has ended, and one way through it uses `{buffer}` without \
-             having met {wait}: say it before, on every way, or in some threads by their number alone and let the others follow a \
-             barrier"
+             having met {wait}, or loads it by a way that no wait orders (ld.global.nc, __ldg, or `const` with `__restrict__`): wait \
+             before, on every way, or in some threads by their number alone and let the others follow a barrier, and load it as any \
+             other memory"
         )),
         None => Ok(()),
     }

@@ -19,7 +19,7 @@ use super::ptx::{Instruction, Numbers, tokens};
 use super::waits;
 
 /// The kernels of a text that wait for the launch before them, whatever way they take, and the places of those parameters
-/// that a way uses before.
+/// that a way uses before, or loads from in no order.
 pub(super) type Waiting = BTreeMap<String, BTreeSet<usize>>;
 
 /// The kernels of a text that wait for the launch before them.
@@ -56,10 +56,9 @@ pub(super) fn check(statements: &[Statement<'_>], numbers: &Numbers) -> Result<W
             continue;
         }
         if let Some(early) = waits::early(&graph, &facts) {
-            waiting.insert(
-                kernel.name.to_owned(),
-                early.places().take_while(|at| *at < kernel.parameters.len()).collect(),
-            );
+            let used = early | loaded_in_no_order(&graph, &facts);
+            waiting
+                .insert(kernel.name.to_owned(), used.places().take_while(|at| *at < kernel.parameters.len()).collect());
         }
     }
     Ok(waiting)
@@ -147,6 +146,13 @@ fn unordered<'a>(graph: &Graph<'_, 'a>, facts: &Facts<'a>) -> Result<(), String>
          stores to: what it gets may be stale; load it as any other memory",
         graph.kernel.name
     ))
+}
+
+/// What is loaded by a way that no order of memory reaches. No wait orders it either: the compiler may ask for it before, and what a multiprocessor
+/// has of it from an earlier launch may be stale.
+fn loaded_in_no_order<'a>(graph: &Graph<'_, 'a>, facts: &Facts<'a>) -> Origin {
+    let loads = graph.nodes.iter().filter(|node| is_unordered(&node.step.instruction));
+    loads.fold(Origin::default(), |sum, node| sum | facts.loaded(node.copy, &node.step.instruction))
 }
 
 /// Whether it loads by a way that no order of memory reaches.

@@ -180,6 +180,9 @@ mod tests {
         assert_eq!(used("griddepcontrol.wait"), Some(vec![]));
         assert_eq!(used("@%p2 bra $A;\ngriddepcontrol.wait;\nbra $B;\n$A: griddepcontrol.wait;\n$B:"), Some(vec![]));
         assert_eq!(used("ld.global.f32 %f2, [%rd2];\ngriddepcontrol.wait"), Some(vec![1]));
+        assert_eq!(used("griddepcontrol.wait;\nld.global.f32 %f2, [%rd1]"), Some(vec![]));
+        // No wait orders what is loaded as if nobody wrote there.
+        assert_eq!(used("griddepcontrol.wait;\nld.global.nc.f32 %f2, [%rd1]"), Some(vec![0]));
         // Something is fetched before, in a loop.
         assert_eq!(used("$A: add.s32 %r4, %r4, 1;\n@%p2 bra $A;\ngriddepcontrol.wait"), Some(vec![]));
     }
