@@ -17,9 +17,12 @@ use warpsmith::kernel::KernelFile;
 use warpsmith::op::{Case, Dtype, Operation, Shape};
 
 const LIMIT: Duration = Duration::from_secs(5);
+#[path = "gpu_host/overlap.rs"]
+mod overlap;
 #[path = "gpu_host/reach.rs"]
 mod reach;
 
+use overlap::what_begins_early_has_waited;
 use reach::{a_note_behind_the_last_buffer, an_input_is_only_read, inside_its_fences, past_a_fence, what_access_costs};
 
 /// How a case that runs alone is chosen.
@@ -28,7 +31,7 @@ const ONE: &str = "WARPSMITH_TEST_CASE";
 /// A name that is a sentence, and what it does.
 type TestCase = (&'static str, fn(&Device));
 
-const CASES: [TestCase; 17] = [
+const CASES: [TestCase; 18] = [
     ("copies arrive and fills fill", copies_arrive),
     ("an endless kernel is given up in time, and ending the process does not wait for it", an_endless_kernel),
     ("an illegal address is a crash with its name", an_illegal_address),
@@ -46,6 +49,7 @@ const CASES: [TestCase; 17] = [
     ("a fenced kernel that stays inside is right, with rubbish between its launches", inside_its_fences),
     ("a note behind the last buffer is seen", a_note_behind_the_last_buffer),
     ("giving and taking access costs little", what_access_costs),
+    ("of calls recorded together one begins early only where it waits for what it uses", what_begins_early_has_waited),
 ];
 
 #[test]

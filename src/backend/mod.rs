@@ -230,6 +230,9 @@ pub struct Conditions {
     /// Between the launches of one call, what a launch leaves behind (shared, local and register memory) is overwritten with
     /// rubbish; for devices whose calls are several launches.
     pub rubbish_between: bool,
+    /// Of calls that are recorded together, one may begin before the one in front of it has ended, where its kernel is proven to wait
+    /// for that before it touches what may be written. Never where a candidate is timed: it would begin before its time does.
+    pub overlapped: bool,
 }
 
 /// How buffers lie in an arena.

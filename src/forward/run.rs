@@ -209,7 +209,7 @@ impl<'b, B: Backend> Forward<'b, B> {
 
 fn start<B: Backend>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
     let images: Vec<&B::Image> = images.iter().collect();
-    Ok(backend.host(&images, arena, &Conditions::default())?)
+    Ok(backend.host(&images, arena, &Conditions { overlapped: true, ..Conditions::default() })?)
 }
 
 /// The nodes whose calls do the same at the same sizes, in order of first appearance, those of the first `glue` images

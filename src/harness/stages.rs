@@ -17,7 +17,7 @@ use super::task::JudgeError;
 use super::timed_shape::timed_case;
 
 /// Nothing is zero by luck in the stages.
-const DIRTY: Conditions = Conditions { dirty: true, threads: None, rubbish_between: false };
+const DIRTY: Conditions = Conditions { dirty: true, threads: None, rubbish_between: false, overlapped: false };
 
 const IN_ORDER: [Stage; 5] = [Stage::Smoke, Stage::Sweep, Stage::Stability, Stage::Determinism, Stage::Edges];
 

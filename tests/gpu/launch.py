@@ -143,7 +143,7 @@ class Plan:
     def source(self, root, dtype):
         """The whole translation unit, with the prelude that the judge has."""
         rust = (pathlib.Path(root) / PRELUDE).read_text()
-        head = re.search(r'const HEAD: &str = r"(.*?)";', rust, re.S)[1]
+        head = re.search(r'const HEAD: &str = r#"(.*?)"#;', rust, re.S)[1]
         types = re.search(rf'const {dtype.upper()}: &str = r#?"(.*?)"#?;\n', rust, re.S)[1]
         headers = "".join((HEADERS / name).read_text() for name in re.findall(r'#include "(ws/\w+\.cuh)"', self.code))
         named = set(re.findall(r"\w+", self.code + headers))

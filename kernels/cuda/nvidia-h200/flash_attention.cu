@@ -304,6 +304,8 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+    ws_next_may_begin();
+    ws_wait_for_previous();
 
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LOADING));

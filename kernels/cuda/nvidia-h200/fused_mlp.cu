@@ -312,7 +312,8 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
     if (CLUSTER > 1) cluster_arrive();
     if (PAIR > 1) cluster_wait(); /* others write here, and arrive here */
     else __syncthreads();
-    if (GATED) asm volatile("griddepcontrol.launch_dependents;"); /* as blocks leave, those of the next launch may come */
+    ws_next_may_begin(); /* as blocks leave, those of the next launch may come */
+    if (GATED) ws_wait_for_previous();
 
     int s = 0, phase = 0;
     auto next_stage = [&] {

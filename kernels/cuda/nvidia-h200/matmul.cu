@@ -397,6 +397,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
 #if OWN_SLICES > 0
     /* The first slices of the first tile: nobody has anything else to do, no barrier is needed for it, no map must come first, and no neighbour
        must be there. 16 bytes at a time, to where the copy engine would have put them. */
+    ws_wait_for_previous();
     if (threadIdx.x < MULTIPLIERS) {
         const T *const a_matrix = a_elements + WITHIN(matrix) * M * K, *const b_matrix = OF(matrix, b_elements) + WITHIN(matrix) * K * N;
 #pragma unroll
@@ -436,12 +437,15 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
     }
     /* What is nobody else's need not wait for the neighbour: a whole ring of a. */
     int early = 0; /* stages that have their a */
+    if (LATER) ws_wait_for_previous();
     if (LATER && OWN_SLICES == 0 && PAIR > 1 && threadIdx.x == MULTIPLIERS)
         for (; early < min(RING, last - first); early++) {
             arrive_and_expect(full + early, SLICE_BYTES);
             copy_box(ring + early * SLICE_BYTES, a_map, (first + early) * 64, i0, WITHIN(matrix), full + early, false, 0);
         }
     if (threadIdx.x == MULTIPLIERS) prefetch(a_map), prefetch(OF(matrix, b_map)), prefetch(OF(matrix, c_map));
+    ws_next_may_begin(); /* in a pass of a model: as blocks leave, those of the next launch come, and wait here for the end of this one */
+    ws_wait_for_previous();
     if (CLUSTER > 1) cluster_arrive();
     if (PAIR > 1) cluster_wait(); /* others write here, and arrive here */
     else __syncthreads();

@@ -9,7 +9,7 @@ use crate::op::{Dtype, Operation};
 /// Types and names that CUDA programs take for granted and NVRTC does not bring. `printf` prints nothing: what a kernel
 /// under judgement has to say is in its outputs. The names of limits are spelled as CUDA's own headers spell them, so that
 /// including those is no redefinition.
-const HEAD: &str = r"typedef signed char int8_t;
+const HEAD: &str = r#"typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
 typedef long long int64_t;
@@ -35,7 +35,17 @@ typedef CUtensorMap_st CUtensorMap;
 #define printf(...) ((void)0)
 #undef assert
 #define assert(...) ((__VA_ARGS__) ? (void)0 : __trap())
-";
+__device__ __forceinline__ void ws_next_may_begin() {
+#if WS_SM >= 90
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void ws_wait_for_previous() {
+#if WS_SM >= 90
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+"#;
 
 /// Single precision is stored as it is computed.
 const F32: &str = r"#define WS_F32 1
@@ -80,7 +90,7 @@ __device__ __forceinline__ T ws_store(float v) {
 "#;
 
 /// The prelude of a dtype on a device of compute capability `capability` (90 for 9.0): integer types, limits, `CUtensorMap`,
-/// `T`, `ws_load`, `ws_store`, `WS_SM`.
+/// `T`, `ws_load`, `ws_store`, `WS_SM`, and what a launch says to those behind and in front of it.
 #[must_use]
 pub fn prelude(dtype: Dtype, capability: u32) -> String {
     let types = match dtype {

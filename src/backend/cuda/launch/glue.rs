@@ -31,13 +31,17 @@ pub fn glue(compiler: &Compiler, step: Step, dtype: Dtype, capability: u32) -> R
     Ok(Image::Glue(step, cubin.cubin.to_vec().into()))
 }
 
-/// Puts a step on the stream.
+/// The first compute capability that starts launches early.
+const EARLY_STARTS: u32 = 90;
+
+/// Puts a step on the stream. All of them wait for what is in front of them, so one that `follows` another launch may begin early.
 pub(super) fn launch(
     gpu: &Gpu,
     function: &Function,
     step: Step,
     pointers: &[Option<u64>],
     ints: &[i64],
+    follows: bool,
 ) -> Result<(), CudaError> {
     let arguments = pointers.iter().fold(Arguments::new(), |all, pointer| all.pointer(pointer.unwrap_or(0)));
     let arguments = ints.iter().fold(arguments, |all, int| all.long(*int));
@@ -49,7 +53,8 @@ pub(super) fn launch(
         Step::CopyRows => blocks_of(ints.iter().take(2).product()),
         Step::Nothing => 1,
     };
-    gpu.launch(function, &Geometry::linear(blocks.clamp(1, most) as u32, THREADS), &arguments)
+    let pdl = follows && gpu.facts().capability >= EARLY_STARTS;
+    gpu.launch(function, &Geometry { pdl, ..Geometry::linear(blocks.clamp(1, most) as u32, THREADS) }, &arguments)
 }
 
 /// Blocks for so many elements, of which each thread takes 16 bytes at a time.

@@ -111,8 +111,9 @@ impl Host {
         Ok(took.min(waited))
     }
 
-    /// Puts one call on the stream: what must be zero first, then its launches.
-    fn put(&mut self, call: &Call) -> Result<(), CudaError> {
+    /// Puts one call on the stream: what must be zero first, then its launches. Where it `follows` another one in a recording, its first
+    /// launch begins early if it may.
+    fn put(&mut self, call: &Call, follows: bool) -> Result<(), CudaError> {
         let gpu = self.desk.gpu().clone();
         for span in &call.zeroed {
             gpu.memset(self.address(span), 0, span.bytes)?;
@@ -122,15 +123,17 @@ impl Host {
         let plan = self.plan(call.image, &call.ints)?;
         match self.loaded.get(call.image) {
             Some(Loaded::Library(library)) => library.launch(&pointers, &call.ints),
-            Some(Loaded::Glue(step, function)) => glue::launch(&gpu, function, *step, &pointers, &call.ints),
+            Some(Loaded::Glue(step, function)) => glue::launch(&gpu, function, *step, &pointers, &call.ints, follows),
             Some(Loaded::Kernel { image, functions }) => {
+                let early = follows && call.zeroed.is_empty() && image.may_begin_early(&plan, call);
                 for (number, launch) in plan.iter().enumerate() {
                     if self.conditions.rubbish_between && number > 0 {
                         self.desk.litter(self.rubbish ^ number as u64)?;
                     }
                     let arguments = arguments(&gpu, image, launch, call, &pointers)?;
                     let function = functions.get(&launch.kernel).ok_or_else(|| not_compiled(&launch.kernel))?;
-                    gpu.launch(function, &geometry(launch), &arguments)?;
+                    let pdl = launch.pdl || early && number == 0;
+                    gpu.launch(function, &Geometry { pdl, ..geometry(launch) }, &arguments)?;
                 }
                 Ok(())
             }
@@ -158,7 +161,9 @@ impl Host {
             }
             // Plans first: within a recording nothing may be asked of the driver that waits.
             let gpu = self.desk.gpu().clone();
-            let graph = gpu.capture(|| calls.iter().try_for_each(|call| self.put(call)))?;
+            let overlapped = self.conditions.overlapped;
+            let put = |(at, call): (usize, &Call)| self.put(call, overlapped && at > 0);
+            let graph = gpu.capture(|| calls.iter().enumerate().try_for_each(put))?;
             self.graphs.insert(key.clone(), graph);
         }
         self.graphs.get(&key).ok_or_else(|| CudaError::Launch("a recording is gone".into()))
@@ -196,7 +201,7 @@ impl crate::backend::Host for Host {
             Ok(())
         };
         dirty.and_then(|()| self.seal(std::slice::from_ref(call))).map_err(CudaError::fault)?;
-        self.timed(limit, |host| host.put(call))
+        self.timed(limit, |host| host.put(call, false))
     }
 
     fn run(&mut self, calls: &[Call], limit: Duration) -> Result<Duration, Fault> {
@@ -209,7 +214,7 @@ impl crate::backend::Host for Host {
         // The sweep keeps the device busy while the work is enqueued behind it, so that no gap is timed.
         ready.and_then(|()| self.desk.flush(key)).map_err(CudaError::fault)?;
         self.timed(limit, |host| match calls {
-            [one] => host.put(one),
+            [one] => host.put(one, false),
             many => host.graph(many)?.launch(),
         })
     }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use super::super::compile::Compiled;
 use super::super::judge::Library;
-use crate::backend::Step;
-use crate::kernel::{Argument, Facts, KernelError, KernelFile, PlannedLaunch, Resolution};
+use crate::backend::{Call, Region, Step};
+use crate::kernel::{Argument, Facts, KernelError, KernelFile, MapSource, PlannedLaunch, Resolution};
 use crate::op::Operation;
 
 /// Threads of a warp.
@@ -76,6 +76,32 @@ impl KernelImage {
             }
         }
         Ok(planned)
+    }
+
+    /// Whether `call` may begin before what is in front of it has ended: its first launch waits for that. So must those that may begin before
+    /// the first has ended, since it lets them begin before it has waited itself.
+    #[must_use]
+    pub fn may_begin_early(&self, plan: &[PlannedLaunch], call: &Call) -> bool {
+        let early = plan.iter().enumerate().filter(|(number, launch)| *number == 0 || launch.pdl);
+        // Blocks that must all be there at once are not begun one by one.
+        early
+            .map(|(_, launch)| launch)
+            .all(|launch| !launch.cooperative && self.waits_for_what_is_written(launch, call))
+    }
+
+    /// Whether a launch of `call` waits, on every way through its kernel, for what is in front of it, before it touches anything but
+    /// what no kernel writes.
+    fn waits_for_what_is_written(&self, launch: &PlannedLaunch, call: &Call) -> bool {
+        let Some(early) = self.compiled.waits.get(&launch.kernel) else { return false };
+        let is_constant = |tensor: usize| {
+            call.pointers.get(tensor).is_some_and(|span| span.is_none_or(|span| span.region == Region::Inputs))
+        };
+        early.iter().all(|place| match launch.args.get(*place) {
+            Some(Argument::Tensor(tensor)) => is_constant(*tensor),
+            Some(Argument::TensorMap(map)) => matches!(map.source, MapSource::Tensor(tensor) if is_constant(tensor)),
+            Some(Argument::Symbol(_) | Argument::Scalar(_) | Argument::Constant(_) | Argument::Float(_)) => true,
+            Some(Argument::Scratch(_)) | None => false,
+        })
     }
 
     /// Bytes of memory that the code of each launch asks for which asks for some, in the order in which [`Self::launches`] counts them.
