@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use warpsmith::backend::cuda::{Compiler, Search};
+use warpsmith::backend::cuda::{Compiler, Image, Search};
+use warpsmith::backend::{self, Region, Span};
 use warpsmith::defence::Defence;
 use warpsmith::kernel::{Argument, Call, Facts, KernelFile, MapSource, adopted, fits_arch};
 use warpsmith::op::{Dtype, Operation, Shape};
@@ -141,6 +142,40 @@ fn products_and_attention_on_hopper_wait_before_they_use_anything_but_weights() 
                 }
             }
         }
+    }
+}
+
+/// y = x, and beside it a launch of its own, which may begin before; `FIRST` is what that one does first.
+const BESIDE: &str = "/*---\nop = \"rmsnorm\"\ndtypes = [\"f32\"]\narch = [\"sm_90+\"]\n\
+    [[scratch]]\nname = \"apart\"\ndtype = \"f32\"\nshape = [\"1\"]\n\
+    [[launch]]\nkernel = \"step\"\ngrid = [\"rows\"]\nblock = [\"64\"]\nargs = [\"x\", \"y\", \"cols\"]\n\
+    [[launch]]\nkernel = \"beside\"\ngrid = [\"1\"]\nblock = [\"64\"]\npdl = true\nargs = [\"weight\", \"apart\"]\n---*/\n\
+    extern \"C\" __global__ void step(const T *x, T *y, long long cols) {\n ws_next_may_begin();\n ws_wait_for_previous();\n\
+    y[blockIdx.x * cols + threadIdx.x] = x[blockIdx.x * cols + threadIdx.x]; }\n\
+    extern \"C\" __global__ void beside(const T *weight, float *apart) { FIRST *apart = weight[0]; }\n";
+
+#[test]
+fn what_follows_a_call_begins_early_only_where_the_call_has_ended_with_its_last_launch() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
+    let (op, facts) = (operation("rmsnorm"), facts(GPUS[1]));
+    let shape = op.complete(&Shape::from([("rows", 4), ("cols", 64)])).unwrap();
+    let ints = op.ints(&shape).unwrap();
+    for (first, waits) in [("", false), ("ws_wait_for_previous();", true)] {
+        let kernel = KernelFile::parse(&BESIDE.replace("FIRST", first)).unwrap();
+        let resolution = kernel.resolve(&shape, Dtype::F32, &facts).unwrap();
+        let one = std::slice::from_ref(&resolution);
+        let compiled = compiler.candidate(&op, &kernel, one, 90, &facts, &AtomicBool::new(false)).unwrap();
+        let Image::Kernel(image) = Image::of_kernel(&op, &kernel, &resolution, &facts, compiled[0].clone()) else {
+            panic!("not a kernel")
+        };
+        let plan = image.launches(&ints).unwrap();
+        assert_eq!(image.ends_with_its_last(&plan), waits);
+        let [x, weight, y, apart] = [Region::Outputs, Region::Inputs, Region::Outputs, Region::Outputs]
+            .map(|region| Some(Span { region, offset: 0, bytes: 1024 }));
+        let pointers = vec![x, weight, y, apart];
+        let call = backend::Call { image: 0, pointers, ints: ints.clone(), floats: vec![1e-5], zeroed: Vec::new() };
+        assert_eq!(image.may_begin_early(&plan, &call), waits);
     }
 }
 

@@ -141,6 +141,15 @@ impl Host {
         }
     }
 
+    /// Whether a call has ended when its last launch has, which is what one that begins early waits for.
+    fn ends_with_its_last(&mut self, call: &Call) -> Result<bool, CudaError> {
+        let plan = self.plan(call.image, &call.ints)?;
+        Ok(match self.loaded.get(call.image) {
+            Some(Loaded::Kernel { image, .. }) => image.ends_with_its_last(&plan),
+            _ => true,
+        })
+    }
+
     fn address(&self, span: &Span) -> u64 {
         self.ground.begin(span.region) + span.offset as u64
     }
@@ -161,9 +170,15 @@ impl Host {
             }
             // Plans first: within a recording nothing may be asked of the driver that waits.
             let gpu = self.desk.gpu().clone();
-            let overlapped = self.conditions.overlapped;
-            let put = |(at, call): (usize, &Call)| self.put(call, overlapped && at > 0);
-            let graph = gpu.capture(|| calls.iter().enumerate().try_for_each(put))?;
+            let put_all = || {
+                let mut follows = false;
+                calls.iter().try_for_each(|call| {
+                    self.put(call, follows)?;
+                    follows = self.conditions.overlapped && self.ends_with_its_last(call)?;
+                    Ok(())
+                })
+            };
+            let graph = gpu.capture(put_all)?;
             self.graphs.insert(key.clone(), graph);
         }
         self.graphs.get(&key).ok_or_else(|| CudaError::Launch("a recording is gone".into()))

@@ -89,6 +89,12 @@ impl KernelImage {
             .all(|launch| !launch.cooperative && self.waits_for_what_is_written(launch, call))
     }
 
+    /// Whether all launches of `plan` have ended when the last has: those that may begin before the one in front of them has ended wait for it.
+    #[must_use]
+    pub fn ends_with_its_last(&self, plan: &[PlannedLaunch]) -> bool {
+        plan.iter().all(|launch| !launch.pdl || self.compiled.waits.contains_key(&launch.kernel))
+    }
+
     /// Whether a launch of `call` waits, on every way through its kernel, for what is in front of it, before it touches anything but
     /// what no kernel writes.
     fn waits_for_what_is_written(&self, launch: &PlannedLaunch, call: &Call) -> bool {
