@@ -12,7 +12,7 @@ use crate::op::Operation;
 use crate::sandbox::check_cuda;
 
 /// The first compute capability that starts dependent launches early.
-const EARLY_STARTS: u32 = 90;
+pub(in crate::backend::cuda) const EARLY_STARTS: u32 = 90;
 
 /// What is compiled at once.
 #[derive(Debug, Clone)]

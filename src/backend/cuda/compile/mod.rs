@@ -26,6 +26,7 @@ mod service;
 mod triton;
 mod waits;
 
+pub(super) use admit::EARLY_STARTS;
 pub use admit::{CompileKeys, all_wait};
 pub use compiler::{Compiled, Compiler, Told, Unit};
 pub use find::{Search, Toolkit};

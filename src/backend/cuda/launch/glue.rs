@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::compile::{Compiler, Unit, prelude};
+use super::super::compile::{Compiler, EARLY_STARTS, Unit, prelude};
 use super::super::driver::{Arguments, CudaError, Function, Geometry, Gpu};
 use super::Image;
 use crate::backend::{BuildError, Step};
@@ -30,9 +30,6 @@ pub fn glue(compiler: &Compiler, step: Step, dtype: Dtype, capability: u32) -> R
     let cubin = compiled.first().ok_or_else(|| BuildError::Machine("nothing was compiled".into()))?;
     Ok(Image::Glue(step, cubin.cubin.to_vec().into()))
 }
-
-/// The first compute capability that starts launches early.
-const EARLY_STARTS: u32 = 90;
 
 /// Puts a step on the stream. All of them wait for what is in front of them, so one that `follows` another launch may begin early.
 pub(super) fn launch(
