@@ -110,8 +110,10 @@ __device__ Piece load_to_stay(const Piece *from) {
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-layernorm(const T *__restrict__ x, const T *__restrict__ weight, const T *__restrict__ bias, T *__restrict__ y,
+layernorm(const T *x, const T *__restrict__ weight, const T *__restrict__ bias, T *__restrict__ y,
           int64_t batch, int64_t dim, float eps) {
+    ws_next_may_begin(); /* In a pass of a model blocks come before the launch in front has ended. What it wrote is loaded in order: x is not __restrict__. */
+    ws_wait_for_previous();
     __shared__ float sums[32], squares[32];
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x, lanes = blockDim.x;

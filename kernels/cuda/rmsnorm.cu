@@ -119,7 +119,9 @@ __device__ float scale_of_row(float sum, int lanes, int64_t cols, float eps) {
 }
 
 extern "C" __global__ void __launch_bounds__(BOUND, 1024 / BOUND)
-aligned(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y, int64_t rows, int64_t cols, float eps) {
+aligned(const T *x, const T *__restrict__ weight, T *__restrict__ y, int64_t rows, int64_t cols, float eps) {
+    ws_next_may_begin(); /* In a pass of a model blocks come before the launch in front has ended. What it wrote is loaded in order: x is not __restrict__. */
+    ws_wait_for_previous();
     constexpr bool EARLY = EXACT <= 4; /* of more weights the registers have no room */
     const int lane = threadIdx.x, lanes = blockDim.x, pieces = (int)cols / VEC;
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
@@ -152,7 +154,9 @@ aligned(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y
 /* Rows of any length start at any address: the elements before the first and after the last aligned piece, at most 2 VEC - 2 of
    them, are taken one by one. What is beyond HELD pieces a thread is read twice. */
 extern "C" __global__ void __launch_bounds__(1024)
-ragged(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y, int64_t rows, int64_t cols, float eps) {
+ragged(const T *x, const T *__restrict__ weight, T *__restrict__ y, int64_t rows, int64_t cols, float eps) {
+    ws_next_may_begin();
+    ws_wait_for_previous();
     const int lane = threadIdx.x, lanes = blockDim.x;
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     const bool live = row < rows;

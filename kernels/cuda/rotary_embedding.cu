@@ -52,8 +52,10 @@ __device__ void turn_pieces(Piece<V> &a, Piece<V> &b, const Piece<V> &cos, const
 
 template <int V>
 __global__ void __launch_bounds__(THREADS)
-rotate(const T *__restrict__ x, const T *__restrict__ cos, const T *__restrict__ sin, T *__restrict__ y, int64_t B,
+rotate(const T *x, const T *__restrict__ cos, const T *__restrict__ sin, T *__restrict__ y, int64_t B,
        int64_t H, int64_t S, int64_t D, int64_t bshd, int64_t interleaved) {
+    ws_next_may_begin(); /* In a pass of a model blocks come before the launch in front has ended. What it wrote is loaded in order: x is not __restrict__. */
+    ws_wait_for_previous();
     const int64_t position = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, pairs = D / 2;
     if (position >= S) return;
     const int64_t head_step = bshd ? D : S * D;

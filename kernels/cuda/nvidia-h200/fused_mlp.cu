@@ -39,7 +39,7 @@ UP_EXTRA    = "max(A_ROWS < 64 ? 8192 : 0, UP_BOXES ? TILE_M * 256 : 0)"   # wgm
 # clusters share each tile.
 LATER       = "UP_BOXES && TILE_M == 128 && D >= 128 && UP_TILES > UP_ROUND"
 PARTS       = "LATER && UP_N == 256 && REST > 0 && D >= 1024 ? (REST * 4 <= UP_ROUND ? 4 : REST * 2 <= UP_ROUND ? 2 : 1) : 1"
-COPIERS     = "LATER ? 128 : 32"                     # threads of which one copies: registers are handed over by a whole warpgroup
+COPIERS     = "LATER ? 128 : 64"                     # threads, of which one copies weights and one x: registers are handed over by a whole warpgroup
 UP_RING     = "!TMA ? 1 : max(2, min(MAX_RING, (SMEM_MAX - 1280 - UP_EXTRA) / UP_STAGE))"
 # Columns of y in a tile: NARROW, shared by SPLIT blocks, where tiles are few, else as for hidden, 256 at most.
 DOWN_N      = "!TMA ? 64 : ceil_div(D, NARROW) * 2 <= ROOM ? NARROW : min(256, max(32, ceil_div(ceil_div(D, ROOM), 32) * 32))"
@@ -169,7 +169,7 @@ args    = ["x_map", "gate_map", "up_map", "hidden", "parts", "arrived", "WHOLE",
 kernel  = "down_tma"
 when    = "TMA"
 grid    = ["(DOWN_SPLIT > 1 ? DOWN_TILES : min(DOWN_TILES, SMS / DOWN_PAIR)) * DOWN_PAIR * DOWN_SPLIT"]
-block   = ["TILE_M * 2 + 32"]
+block   = ["TILE_M * 2 + 64"]
 cluster = ["DOWN_PAIR * DOWN_SPLIT"]
 shared  = "DOWN_RING * DOWN_STAGE + DOWN_EXTRA + 1024"
 args    = ["hidden", "BLOCKS", "down_map", "y_map", "y", "B", "D", "H"]
@@ -193,14 +193,15 @@ args   = ["hidden", "w_down", "y", "B", "D", "H"]
 /* Two launches, for 16-bit types whose rows are multiples of 16 bytes Hopper's way, for all else as in kernels/cuda/fused_mlp.cu.
 
        x, w_gate, w_up --TMA--> ring of stages --wgmma--> gate | up --silu(gate) * up--> hidden, in blocks as they will
-                   one thread asks          two warpgroups, 128 sums a thread at most    lie in shared memory
+                   two threads ask          two warpgroups, 128 sums a thread at most    lie in shared memory
 
        hidden, w_down --TMA--> ring of stages --wgmma--> sums --(blocks that share the terms add up)--> y
 
    A tile of the first launch has as many columns of gate as of up: x is read once for both, and each thread has both sums of an
    element of hidden. The second launch may begin early (pdl): its blocks come as those of the first leave, and read weights, a
-   whole ring of them, before they wait for hidden. Hidden is scratch of our own, so it is kept as the ring wants it: blocks of 64
-   columns, 128 bytes a row, pieces of 16 exchanged by the row's number. One plain copy of contiguous bytes brings a stage.
+   whole ring of them, before hidden is there: a warp that copies weights does not wait, one that copies hidden does. So it is with the first launch
+   in a pass of a model, with x. Hidden is scratch of our own, so it is kept as the ring wants it: blocks of 64 columns, 128 bytes a row, pieces of
+   16 exchanged by the row's number. One plain copy of contiguous bytes brings a stage.
 
    Many tokens make several tiles of hidden a block, and then two things cost time in which nothing is multiplied (LATER).
    - Between two tiles, 3500 of 36500 cycles with 2048 terms, 2000 of them special functions (two each for 64 elements a thread). So hidden
@@ -313,7 +314,6 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
     if (PAIR > 1) cluster_wait(); /* others write here, and arrive here */
     else __syncthreads();
     ws_next_may_begin(); /* as blocks leave, those of the next launch may come */
-    if (GATED) ws_wait_for_previous();
 
     int s = 0, phase = 0;
     auto next_stage = [&] {
@@ -323,8 +323,17 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
     constexpr bool DEFERRED = LATER && GATED;
     if (threadIdx.x >= MULTIPLIERS) {
         if (DEFERRED) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == MULTIPLIERS) {
-            auto copy_b = [&](int slice, int s) {
+        auto fill_stages = [&](auto copy) {
+            for (int index = begin; index < tiles; index += step_of_tiles) {
+                choose(index);
+                for (int slice = first; slice < last; slice++, next_stage()) {
+                    wait(empty + s, phase ^ 1);
+                    copy(slice);
+                }
+            }
+        };
+        if (threadIdx.x == MULTIPLIERS) { /* weights do not wait for what the launch before computes */
+            fill_stages([&](int slice) {
                 arrive_and_expect(full + s, STAGE);
 #pragma unroll
                 for (int box = 0; box < OWN_BOXES; box++) {
@@ -335,38 +344,28 @@ __device__ void product(const CUtensorMap *a_map, const CUtensorMap &b_map, cons
                     if (PIECES > 1) copy_pieces(to, map, slice * PIECES, row, full + s);
                     else copy_box(to, map, slice * 64, row, full + s, PAIR > 1, (1 << PAIR) - 1);
                 }
-            };
-            /* Weights do not wait for what the launch before computes. */
-            int ahead = 0;
-            if (!GATED) {
-                for (; ahead < min(RING, last - first); ahead++) copy_b(first + ahead, ahead);
-                asm volatile("griddepcontrol.wait;\nfence.proxy.async;" ::: "memory");
-            }
-            for (int index = begin; index < tiles; index += step_of_tiles) {
-                choose(index);
-                for (int slice = first; slice < last; slice++, next_stage()) {
-                    if (ahead > 0) ahead--;
-                    else {
-                        wait(empty + s, phase ^ 1);
-                        copy_b(slice, s);
-                    }
-                    if (GATED)
-#pragma unroll
-                        for (int piece = 0; piece < PIECES; piece++)
-                            copy_box(ring + s * STAGE + piece * A_BYTES, *a_map, (slice * PIECES + piece) * 64, i0, full + s, false, 0);
-                    else
-                        copy_bytes(ring + s * STAGE, hidden + ((int64_t)(i0 / TILE_M) * blocks + slice * PIECES) * (A_ROWS * 64),
-                                   A_BYTES * PIECES, full + s);
-                }
-            }
+            });
             /* Until all stages are released: the other block's word for it orders nothing with the cluster's barrier, and must find this one here. */
             if (PAIR > 1)
                 for (int stage = 0; stage < RING; stage++, next_stage()) wait(empty + s, phase ^ 1);
+        } else if (threadIdx.x == MULTIPLIERS + 32) {
+            ws_wait_for_previous();
+            if (!GATED) asm volatile("fence.proxy.async;" ::: "memory");
+            fill_stages([&](int slice) {
+                if (GATED)
+#pragma unroll
+                    for (int piece = 0; piece < PIECES; piece++)
+                        copy_box(ring + s * STAGE + piece * A_BYTES, *a_map, (slice * PIECES + piece) * 64, i0, full + s, false, 0);
+                else
+                    copy_bytes(ring + s * STAGE, hidden + ((int64_t)(i0 / TILE_M) * blocks + slice * PIECES) * (A_ROWS * 64), A_BYTES * PIECES,
+                               full + s);
+            });
         }
         __syncwarp();
         if (SPLIT > 1) cluster_wait(), cluster_arrive();
     } else {
         if (DEFERRED) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        ws_wait_for_previous();
         const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
         auto release = [&](int stage) { /* one thread for each block that fills it */
             if (threadIdx.x % 128 < PAIR) arrive(empty + stage, part * PAIR + threadIdx.x % 128);
@@ -574,7 +573,7 @@ gate_and_up_tma(const __grid_constant__ CUtensorMap x_map, const __grid_constant
                                                                                      (int)whole, B, H, D);
 }
 
-extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
+extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 64, 1)
 down_tma(T *__restrict__ hidden, int64_t blocks, const __grid_constant__ CUtensorMap down_map, const __grid_constant__ CUtensorMap y_map,
          T *__restrict__ y, int64_t B, int64_t D, int64_t H) {
     product<DOWN_N, DOWN_SPLIT, DOWN_PAIR, DOWN_PIECES, DOWN_RING, false, DOWN_BOXES != 0>(nullptr, down_map, down_map, &y_map, hidden, (int)blocks,

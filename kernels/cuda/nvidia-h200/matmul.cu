@@ -72,7 +72,9 @@ TILES       = "batch * ceil_div(M, TILE_M * PAIR) * ceil_div(N, TILE_N)"     # o
 # with two it was not measured.
 LATER       = "BY_MAP && TILE_M == 128 && TILE_N == 256 && PIECES == 1 && K >= 256 && TILES > SMS / CLUSTER * 2"
 OWN_SLICES  = "BY_MAP && (!LATER || LATE_TOO) && TILE_M == 128 && TILE_N == 256 && PIECES == 1 && SPLIT == 1 && A_ROWS == TILE_M && K >= 512 ? BROUGHT : 0"
-COPIERS     = "LATER ? 128 : 32"                   # threads of which one copies: registers are handed over by a whole warpgroup
+# In a pass of a model b is asked for while the launch before still runs, which it does not depend on; a, which it does, by another warp.
+AHEAD       = "TMA && !LATER && OWN_SLICES == 0"
+COPIERS     = "LATER ? 128 : AHEAD ? 64 : 32"      # threads of which one copies, or of each warp: registers are handed over by a whole warpgroup
 ROUND       = "SMS / CLUSTER"                      # tiles of a full wave
 REST        = "TILES % ROUND"                      # and of the one that is not full
 STREAM      = "LATER && CLUSTER == PAIR && STREAMED > 0 && REST > 0 && K / 64 * (ROUND - REST) / ROUND >= STREAMED && K / 64 * REST / ROUND >= 12"
@@ -206,7 +208,8 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
        a --\                                  /-> warpgroup 0: 64 rows of c --\
             TMA --> ring of RING stages  ----                                 ---> boxes --TMA--> c
        b --/        (128 to 200 KB)           \-> warpgroup 1: 64 rows of c --/
-           one thread of a ninth warp          wgmma, 128 sums a thread at most
+           one thread of a ninth warp,         wgmma, 128 sums a thread at most
+           or of a ninth (b) and a tenth (a)
 
    What bounds it depends on the rows of a.
    - Many: the tensor cores, and then the power they take. A slice of a tile of 128 x 256 x 64 keeps them busy for 1024 cycles while
@@ -444,8 +447,8 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
             copy_box(ring + early * SLICE_BYTES, a_map, (first + early) * 64, i0, WITHIN(matrix), full + early, false, 0);
         }
     if (threadIdx.x == MULTIPLIERS) prefetch(a_map), prefetch(OF(matrix, b_map)), prefetch(OF(matrix, c_map));
-    ws_next_may_begin(); /* in a pass of a model: as blocks leave, those of the next launch come, and wait here for the end of this one */
-    ws_wait_for_previous();
+    ws_next_may_begin(); /* in a pass of a model: as blocks leave, those of the next launch come, and wait for the end of this one */
+    if (!AHEAD) ws_wait_for_previous();
     if (CLUSTER > 1) cluster_arrive();
     if (PAIR > 1) cluster_wait(); /* others write here, and arrive here */
     else __syncthreads();
@@ -457,7 +460,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
 
     if (threadIdx.x >= MULTIPLIERS) {
         if (LATER) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == MULTIPLIERS)
+        auto fill_stages = [&](bool brings_a, bool brings_b) {
 #if STREAM
             for (int item = 0; item < items; item++) {
                 choose_item(item);
@@ -474,25 +477,32 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                     }
                     if (early == 0) {
                         wait(empty + s, phase ^ 1);
-                        arrive_and_expect(full + s, SLICE_BYTES);
+                        if (brings_b) arrive_and_expect(full + s, SLICE_BYTES);
                     }
-                    for (int box = 0; box < OWN_BOXES; box++) {
-                        char *const b = ring + s * SLICE_BYTES + A_BYTES * PIECES;
-                        const int at = peer * OWN_BOXES + box, column = j0 + at * (TILE_N / BOXES), k = slice * 64;
-                        char *const to = b + at * (B_BYTES / BOXES * PIECES);
-                        if (PIECES > 1) copy_pieces(to, OF(matrix, b_map), slice * PIECES, column, WITHIN(matrix), full + s);
-                        else
-                            copy_box(to, OF(matrix, b_map), WS_TRANS_B ? k : column, WS_TRANS_B ? column : k, WITHIN(matrix), full + s, PAIR > 1,
-                                     (1 << PAIR) - 1);
-                    }
+                    if (brings_b)
+                        for (int box = 0; box < OWN_BOXES; box++) {
+                            char *const b = ring + s * SLICE_BYTES + A_BYTES * PIECES;
+                            const int at = peer * OWN_BOXES + box, column = j0 + at * (TILE_N / BOXES), k = slice * 64;
+                            char *const to = b + at * (B_BYTES / BOXES * PIECES);
+                            if (PIECES > 1) copy_pieces(to, OF(matrix, b_map), slice * PIECES, column, WITHIN(matrix), full + s);
+                            else
+                                copy_box(to, OF(matrix, b_map), WS_TRANS_B ? k : column, WS_TRANS_B ? column : k, WITHIN(matrix), full + s, PAIR > 1,
+                                         (1 << PAIR) - 1);
+                        }
                     if (early > 0) early--;
-                    else
+                    else if (brings_a)
 #pragma unroll
                         for (int piece = 0; piece < PIECES; piece++)
                             copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, WITHIN(matrix),
                                      full + s, false, 0);
                 }
             }
+        };
+        if (threadIdx.x == MULTIPLIERS) fill_stages(!AHEAD, true);
+        if (AHEAD && threadIdx.x == MULTIPLIERS + 32) {
+            ws_wait_for_previous();
+            fill_stages(true, false);
+        }
         /* Until all stages are released: the other block's word for it orders nothing with the cluster's barrier, and must find this one here. */
         if (PAIR > 1 && threadIdx.x == MULTIPLIERS)
             for (int stage = 0; stage < RING; stage++, next_stage()) wait(empty + s, phase ^ 1);
@@ -500,6 +510,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
         if (SPLIT > 1) cluster_wait(), cluster_arrive();
     } else {
         if (LATER) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        if (AHEAD) ws_wait_for_previous();
         const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
         auto release = [&](int stage) { /* one thread for each block that fills it */
             if (threadIdx.x % 128 < PAIR) arrive(empty + stage, part * PAIR + threadIdx.x % 128);
@@ -550,9 +561,9 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                     else asm volatile("cp.async.wait_group 3;" ::: "memory");
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* wgmma will read what this thread brought */
                     meet(1, MULTIPLIERS);
-                } else
+                }
 #endif
-                    wait(full + s, phase);
+                wait(full + s, phase);
                 fence_products();
 #pragma unroll
                 for (int piece = 0; piece < PIECES; piece++)
@@ -749,8 +760,9 @@ __device__ void multiply(float2 &sum, uint32_t b, float2 a) {
 }
 
 extern "C" __global__ void __launch_bounds__(ONE_WARPS * 32, ONE_BLOCKS)
-one_row(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, bias), EACH(T *__restrict__, c), int64_t N, int64_t K,
+one_row(const T *a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, bias), EACH(T *__restrict__, c), int64_t N, int64_t K,
         int64_t has_bias) {
+    ws_next_may_begin();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = (int)(K / 8);
     const int64_t blocks = (N + ONE_WARPS * ONE_ROWS - 1) / (ONE_WARPS * ONE_ROWS), matrix = blockIdx.x / blocks;
     const int64_t first = (blockIdx.x % blocks * ONE_WARPS + warp) * ONE_ROWS;
@@ -766,6 +778,7 @@ one_row(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *_
         for (int i = 0; i < ONE_LOADS; i++)
 #pragma unroll
             for (int r = 0; r < ONE_ROWS; r++) w[i][r] = at + i * 32 < chunks ? passing(rows[r] + at + i * 32) : make_uint4(0, 0, 0, 0);
+        ws_wait_for_previous(); /* b is asked for before; a is not, and is loaded in order: it is not __restrict__ */
 #pragma unroll
         for (int i = 0; i < ONE_LOADS; i++) {
             const uint4 v = at + i * 32 < chunks ? x[at + i * 32] : make_uint4(0, 0, 0, 0);
@@ -779,6 +792,7 @@ one_row(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *_
             }
         }
     }
+    ws_wait_for_previous(); /* whoever had nothing to add up has not yet */
 #pragma unroll
     for (int r = 0; r < ONE_ROWS; r++) {
         float sum = sums[r].x + sums[r].y;
@@ -817,9 +831,10 @@ __device__ void multiply(float *s, uint32_t u0, uint32_t l0, uint32_t u1, uint32
 }
 
 extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS)
-few_rows(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, bias), EACH(T *__restrict__, c), int64_t M, int64_t N,
+few_rows(const T *a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, bias), EACH(T *__restrict__, c), int64_t M, int64_t N,
          int64_t K, int64_t has_bias) {
     __shared__ float parts[FEW_WARPS][TOKENS][17];
+    ws_next_may_begin();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int64_t tiles = (N + 15) / 16, matrix = blockIdx.x / tiles, column = blockIdx.x % tiles * 16;
     const T *const upper = OF(matrix, b) + (WITHIN(matrix) * N + min(column + g, N - 1)) * K + t * 8;
@@ -838,6 +853,7 @@ few_rows(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *
                 u[i][half] = load16(upper + at * 64 + half * 32, at < chunks);
                 l[i][half] = load16(lower + at * 64 + half * 32, at < chunks);
             }
+        ws_wait_for_previous(); /* b is asked for before; a is not, and is loaded in order: it is not __restrict__ */
 #pragma unroll
         for (int i = 0; i < FEW_LOADS; i++)
 #pragma unroll
@@ -858,6 +874,7 @@ few_rows(const T *__restrict__ a, EACH(const T *__restrict__, b), EACH(const T *
                     multiply(sums[m], up.z, low.z, up.w, low.w, row.z, row.w);
                 }
     }
+    ws_wait_for_previous(); /* whoever had nothing to add up has not yet */
 #pragma unroll
     for (int m = 0; m < TOKENS / 8; m++)
 #pragma unroll
