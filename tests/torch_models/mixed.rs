@@ -71,22 +71,25 @@ class Last(nn.Module):
         self.out = nn.Linear(64, 64, bias=False)
         self.register_buffer("cache", torch.zeros(512, 64))
 
-    def forward(self, x):
+    def forward(self, x, sequence, place):
         self.cache[3:4] = F.gelu(x[:1]) * 2
-        return self.out(F.relu(x)) + self.cache[:32]
+        # Which of several packed sequences a token is of, and which row is read: a zero of each.
+        seen = torch.where(sequence[:, None] == sequence[None], x @ x.mT, -1e9).softmax(-1)
+        return self.out(F.relu(x)) + self.cache[:32], seen, torch.sin(self.out.weight[place])
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.blocks, self.last = nn.ModuleList(Block() for _ in range(3)), Last()
 
-    def forward(self, x):
+    def forward(self, x, sequence, place):
         for block in self.blocks:
             x = block(x)
-        return self.last(x)
+        return self.last(x, sequence, place)
 
 def get_inputs():
-    return collections.UserDict(x=torch.randn(32, 64))
+    nothing = torch.zeros(32, dtype=torch.int64)
+    return collections.UserDict(x=torch.randn(32, 64), sequence=nothing, place=nothing.clone())
 "#;
 
 #[test]
@@ -103,5 +106,9 @@ fn a_graph_that_runs_for_each_block_counts_for_each_and_what_is_no_target_says_w
     let why = |word: &str| regions.iter().any(|it| it["why_not"].as_str().is_some_and(|why| why.contains(word)));
     assert!(why("in place, such as a cache"), "{captured}");
     assert!(why("are zeros, which a draw would lose"), "{captured}");
+    // Any number will do to be compared, but not to read a row.
+    let named = |name: &str| regions.iter().find(|it| it["name"].as_str().unwrap().starts_with(name)).unwrap();
+    assert!(named("eq_where_amax")["why_not"].is_null(), "{captured}");
+    assert!(named("index_sin")["why_not"].as_str().unwrap().contains("is 0 everywhere"), "{captured}");
     assert!(captured["notes"].to_string().contains("last.cache; the next one begins with that"), "{captured}");
 }

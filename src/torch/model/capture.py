@@ -170,7 +170,7 @@ def described(captured, region, parameters, device):
         names = names_of(region, parameter)
         places = [f"{name}: {parameter(node)}" for name, node in zip(names, region.inputs) if parameter(node)]
         places += [f"at {one}" for one in row["lines"][:6]]
-        seen = [captured.seen.get(node) for node in region.inputs]
+        seen = [figures_in(region, node, captured.seen.get(node)) for node in region.inputs]
         title = f"{' '.join(modules[:3]) or 'the model'}: {', '.join(work[:8])}"
         row["source"], (given, made) = written(region, title, places, names, seen)
         forms = []

@@ -180,6 +180,37 @@ def figures(tensor):
     return {**found, "rectified": rectified(**found)}
 
 
+# What is computed from whole numbers by these tells no more than how they compare.
+COMPARED = {"eq", "ne", "lt", "le", "gt", "ge"}
+# These give them as they are, from other places.
+CARRIED = {"index", "gather", "index_select", "clone", "convert_element_type", "_to_copy"}
+
+
+def figures_in(region, node, found):
+    """Figures of an input, as a region's values are drawn. Whole numbers that were one and the same, and that a region only compares, such as which of several
+    packed sequences a token is of, may be any: two more of them are drawn."""
+    value = node.meta["val"]
+    if not found or value.is_floating_point() or value.dtype == torch.bool or found["min"] != found["max"] or not only_compared(region, node):
+        return found
+    return {**found, "max": found["max"] + 2}
+
+
+def only_compared(region, node):
+    left, inside = [node], set(region.nodes)
+    while left:
+        one = left.pop()
+        for user in inside.intersection(one.users):
+            if packet(user) in COMPARED:
+                continue
+            others = []
+            torch.fx.map_arg((user.args[1:], user.kwargs), others.append)
+            # Which place is read is more than a comparison.
+            if not (is_moved(user) or packet(user) in CARRIED) or user.args[0] is not one or one in others:
+                return False
+            left.append(user)
+    return True
+
+
 def rectified(min, mean, deviation, zeros, whole, **_):
     """Scale and shift of normal values that look so where those below zero are made zero, as behind a ReLU; none where no such values do. The
     share of zeros and the mean tell both; the deviation must be what these give, within a half: a few large values among zeros are none."""
