@@ -31,7 +31,7 @@ mod workload;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -135,6 +135,8 @@ pub struct Run {
     flight: Flight<Answer>,
     /// Takes those back.
     flight_stop: CancellationToken,
+    /// What it took to leave a target the last time: the model was asked about its kernel.
+    leaving: Duration,
     /// What the workers have to tell, and where they tell it.
     inbox: mpsc::UnboundedReceiver<Note>,
     notes: Notes,
@@ -189,6 +191,7 @@ impl Run {
             watcher,
             flight: Flight::new(),
             flight_stop: cancel.child_token(),
+            leaving: Duration::ZERO,
             cancel,
             inbox,
             notes,
@@ -216,8 +219,12 @@ impl Run {
             if reason == StopReason::Interrupted {
                 break reason;
             }
+            self.tick();
+            let left_s = self.state.elapsed_s;
             self.last_word(index).await?;
             self.rank_again(index).await?;
+            self.tick();
+            self.leaving = Duration::from_secs_f64((self.state.elapsed_s - left_s).max(0.0));
             if reason.ends_run() {
                 break reason;
             }
@@ -254,7 +261,7 @@ impl Run {
         self.tick();
         let unfinished = |target: &&TargetState| matches!(target.phase, Phase::Waiting | Phase::Active);
         self.state.rules.run(&RunProgress {
-            spent: std::time::Duration::from_secs_f64(self.state.elapsed_s),
+            spent: Duration::from_secs_f64(self.state.elapsed_s),
             now: Moment(jiff::Timestamp::now()),
             targets_left: self.state.targets.iter().filter(unfinished).count(),
             interrupted: self.cancel.is_cancelled(),

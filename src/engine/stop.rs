@@ -267,14 +267,20 @@ impl Rules {
     }
 
     /// Whether a target that has had its time is left, so that the one after it, which could make the whole run so many times as fast, begins
-    /// within the run's budget.
+    /// within the run's budget. To leave one takes time as well, `leaving`, in which the next cannot begin.
     #[must_use]
-    pub fn room(&self, run: Duration, target: Duration, next: Option<(&str, f64)>) -> Option<StopReason> {
+    pub fn room(
+        &self,
+        run: Duration,
+        target: Duration,
+        leaving: Duration,
+        next: Option<(&str, f64)>,
+    ) -> Option<StopReason> {
         let (next, ceiling) = next?;
         let budget = self.budget?;
         let kept = (budget / ROOM).min(MOST_ROOM);
-        let due = ceiling >= WORTH_ROOM && target >= kept && run + kept >= budget;
-        due.then(|| StopReason::Room { kept, next: next.to_owned() })
+        let due = ceiling >= WORTH_ROOM && target >= kept && run + leaving + kept >= budget;
+        due.then(|| StopReason::Room { kept: leaving + kept, next: next.to_owned() })
     }
 
     /// Whether a run has a time of its own: then it may as well use what is left of it.

@@ -97,7 +97,7 @@ impl Run {
         let ranked = self.state.workload.ranked(&self.state.speedups());
         let ceiling = ranked.iter().find(|known| known.op == next.op)?.ceiling;
         let run = Duration::from_secs_f64(self.state.elapsed_s);
-        self.state.rules.room(run, self.state.targets[index].progress.spent, Some((&next.op, ceiling)))
+        self.state.rules.room(run, self.state.targets[index].progress.spent, self.leaving, Some((&next.op, ceiling)))
     }
 
     /// Asks the agent, and sends what it proposes.
