@@ -563,7 +563,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                     meet(1, MULTIPLIERS);
                 }
 #endif
-                wait(full + s, phase);
+                wait(full + s, phase); /* also of a slice of one's own: synccheck refuses a phase that nobody has waited for */
                 fence_products();
 #pragma unroll
                 for (int piece = 0; piece < PIECES; piece++)

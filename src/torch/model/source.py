@@ -189,10 +189,10 @@ CARRIED = {"index", "gather", "index_select", "clone", "convert_element_type", "
 def figures_in(region, node, found):
     """Figures of an input, as a region's values are drawn. Whole numbers that were one and the same, and that a region only compares, such as which of several
     packed sequences a token is of, may be any: two more of them are drawn."""
-    value = node.meta["val"]
-    if not found or value.is_floating_point() or value.dtype == torch.bool or found["min"] != found["max"] or not only_compared(region, node):
+    kind = node.meta["val"].dtype
+    if not found or kind.is_floating_point or kind == torch.bool or found["min"] != found["max"] or not only_compared(region, node):
         return found
-    return {**found, "max": found["max"] + 2}
+    return {**found, "max": min(found["max"] + 2, torch.iinfo(kind).max)}
 
 
 def only_compared(region, node):
