@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use crate::backend::CaseLimits;
 use crate::defence::Defence;
 use crate::evaluation::Stage;
-use crate::op::{Adversarial, Case, Distribution, DrawPlan, Dtype, OpError, Operation, Shape, TargetShape};
+use crate::op::{Adversarial, Case, DrawPlan, Dtype, OpError, Operation, Shape, TargetShape};
 use crate::rng::Stream;
 
 /// A case, the stage it belongs to, and whether its shape was made smaller for this machine.
@@ -170,7 +170,7 @@ pub(super) fn with_flags_of(op: &Operation, shape: &Shape, other: &Shape) -> Sha
 /// Whether a case's inputs exist at its shape: an index needs something to choose from.
 pub(super) fn can_be_drawn(op: &Operation, case: &Case) -> Result<bool, OpError> {
     for tensor in &op.tensors {
-        if let Some(how) = op.draw_of(tensor, case)?.filter(|how| how.dist == Distribution::Index) {
+        if let Some(how) = op.draw_of(tensor, case)?.filter(|how| how.dist.is_whole()) {
             let plan = DrawPlan::new(op, tensor, &case.shape, case.dtype, how, 0)?;
             if plan.scale < 1.0 {
                 return Ok(false);

@@ -142,10 +142,10 @@ fn drawable(tensor: &TensorSpec, draw: &Draw) -> Check {
     if draw.like.is_some() && (draw.dist != Distribution::File || tensor.dtype.is_whole()) {
         return Err(format!("`{name}`: like is for floating-point values that a file draws"));
     }
-    if tensor.dtype.is_whole() && !matches!(draw.dist, Distribution::File | Distribution::Index) {
-        return Err(format!("integer tensor `{name}` is drawn as something other than an index"));
+    if tensor.dtype.is_whole() && draw.dist != Distribution::File && !draw.dist.is_whole() {
+        return Err(format!("integer tensor `{name}` is drawn as something other than an index, or where groups end"));
     }
-    if draw.dist == Distribution::Index && (draw.scale.is_none() || draw.rows != super::RowScale::None) {
+    if draw.dist.is_whole() && (draw.scale.is_none() || draw.rows != super::RowScale::None) {
         return Err(format!("`{name}`: an index needs a scale, and rows do not scale it"));
     }
     if draw.specials.iter().any(|special| special.every == 0 || special.count == Some(0)) {
@@ -224,7 +224,7 @@ fn draw_at(op: &Operation, tensor: &TensorSpec, draw: &Draw, shape: &Shape) -> C
     for (key, expr) in [("scale", &draw.scale), ("shift", &draw.shift)] {
         let Some(expr) = expr else { continue };
         let value = op.double(&format!("draw of {}, {key}", tensor.name), expr, shape).map_err(|e| e.to_string())?;
-        if !value.is_finite() || (draw.dist == Distribution::Index && key == "scale" && value < 1.0) {
+        if !value.is_finite() || (draw.dist.is_whole() && key == "scale" && value < 1.0) {
             return Err(format!("draw of `{}`: {key} is {value} at {shape}", tensor.name));
         }
     }

@@ -232,20 +232,39 @@ impl DrawPlan {
             Distribution::Index => {
                 indexed.for_each(|(v, i)| *v = (stream.below(i, self.scale as u64) as f64 + shift) as f32);
             }
+            Distribution::Ends => {
+                for (v, i) in values.iter_mut().zip(range.clone()) {
+                    *v = (self.end_of_group(row, i) as f64 + shift) as f32;
+                }
+            }
         }
         self.specials(&range, row, &mut |at, special| values[at] = special as f32);
     }
 
     fn integers(&self, range: std::ops::Range<usize>, out: &mut [u8]) {
         let row = range.start / self.columns;
-        let mut values: Vec<i64> =
-            range.clone().map(|i| self.values.below(i as u64, self.scale as u64) as i64 + self.shift as i64).collect();
+        let number = |i: usize| match self.dist {
+            Distribution::Ends => self.end_of_group(row, i),
+            _ => self.values.below(i as u64, self.scale as u64),
+        };
+        let mut values: Vec<i64> = range.clone().map(|i| number(i) as i64 + self.shift as i64).collect();
         self.specials(&range, row, &mut |at, special| values[at] = special as i64);
         // The low bytes of what is in range are the number itself, in two's complement.
         let bytes = self.stored.bytes();
         for (out, value) in out.chunks_exact_mut(bytes).zip(values) {
             out.copy_from_slice(&value.to_le_bytes()[..bytes]);
         }
+    }
+
+    /// Where the group of element `i` ends: one row in each of `columns` equal parts of [0, 1), to the power of 1, 2, 4 or 8, times all rows.
+    fn end_of_group(&self, row: usize, i: usize) -> u64 {
+        let group = i - row * self.columns;
+        if group + 1 == self.columns {
+            return self.scale as u64;
+        }
+        let squared = self.rows.below(row as u64 | SIGNS, 4);
+        let even = (group as f64 + self.values.uniform(i as u64)) / self.columns as f64;
+        ((0..squared).fold(even, |share, _| share * share) * self.scale) as u64
     }
 
     fn row_factor(&self, row: usize) -> f64 {

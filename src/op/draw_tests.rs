@@ -204,3 +204,25 @@ fn indices_are_integers_in_range() {
         assert!((least..least + 40).all(|wanted| values.contains(&wanted)), "{dtype:?}");
     }
 }
+
+#[test]
+fn groups_end_in_order_the_last_with_the_last_row_and_some_are_empty() {
+    let (rows, groups) = (64, 16);
+    let shape = Shape::from([("rows", rows), ("cols", groups)]);
+    let how = Draw { scale: Some("5 * cols".parse().unwrap()), ..plain(Distribution::Ends) };
+    let mut op = samples::rmsnorm();
+    op.tensors[0].dtype = ElementType::I32;
+    let mut out = vec![0; (rows * groups) as usize * 4];
+    draw(&op, &op.tensors[0], &shape, Dtype::F16, &how, 3, &mut out).unwrap();
+    let values: Vec<i32> = out.chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap())).collect();
+    let draws: Vec<_> = values.chunks_exact(groups as usize).collect();
+    for ends in &draws {
+        assert!(ends.is_sorted() && ends[0] >= 0, "{ends:?}");
+        assert_eq!(ends.last(), Some(&80), "{ends:?}");
+    }
+    // Alike on average, or nearly all rows in the last.
+    assert!(draws.iter().any(|ends| ends.windows(2).all(|two| two[1] - two[0] < 11)), "{draws:?}");
+    assert!(draws.iter().any(|ends| ends[7] == 0 && ends[14] < 50), "{draws:?}");
+    let alone: BTreeSet<_> = draws.iter().collect();
+    assert_eq!(alone.len(), draws.len(), "each row is drawn by itself");
+}

@@ -43,7 +43,7 @@ impl Operation {
                 if how.dist == Distribution::File && !how.is_free() {
                     continue;
                 }
-                let integers = [how, own].iter().any(|draw| draw.dist == Distribution::Index);
+                let integers = [how, own].iter().any(|draw| draw.dist.is_whole());
                 draw.insert(name.clone(), if integers { how.clone() } else { self.mixture(own, how, &shape)? });
             }
             if draw.is_empty() {

@@ -182,7 +182,12 @@ impl Draw {
     /// Whether single elements may have other values.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.dist != Distribution::File || self.like.is_some()
+        match self.dist {
+            Distribution::File => self.like.is_some(),
+            // They stand in order.
+            Distribution::Ends => false,
+            _ => true,
+        }
     }
 }
 
@@ -206,8 +211,19 @@ pub enum Distribution {
     Steps,
     /// Integers in `0..scale` (index tensors).
     Index,
+    /// Where groups end that lie one behind another in `scale` rows, as many groups as a row of the tensor has elements: integers in order, of which the
+    /// last is `scale`. Groups are alike on average, or most are small and the last ones large, drawn for each row.
+    Ends,
     /// What `get_inputs` of the operation's problem file draws; scaled and shifted where that says so.
     File,
+}
+
+impl Distribution {
+    /// Whether it gives integers.
+    #[must_use]
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Index | Self::Ends)
+    }
 }
 
 /// How rows differ in magnitude.

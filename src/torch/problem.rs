@@ -276,7 +276,7 @@ fn usual(form: &TensorForm) -> Result<String, String> {
     if form.dtype == "bool" {
         return Ok("{ dist = \"index\", scale = \"2\" }".to_owned());
     }
-    let Figures { min, max, mean, deviation, whole, count, rectified, .. } =
+    let Figures { min, max, mean, deviation, whole, count, rectified, ends, .. } =
         form.figures.ok_or_else(|| format!("the values of `{name}` were not drawn"))?;
     if ![min, max, mean, deviation].iter().all(|value| value.is_finite()) {
         return Err(format!("`{name}` is not finite"));
@@ -285,6 +285,9 @@ fn usual(form: &TensorForm) -> Result<String, String> {
         format!("{{ dist = \"uniform\", scale = {}, shift = {} }}", quoted(&float(wide)), quoted(&float(low)))
     };
     if element(&form.dtype) != Some("T") {
+        if ends {
+            return Ok(format!("{{ dist = \"ends\", scale = \"{max}\" }}"));
+        }
         let (low, many) = (min, max - min + 1.0);
         return Ok(format!("{{ dist = \"index\", scale = \"{many}\", shift = \"{low}\" }}"));
     }

@@ -387,4 +387,7 @@ pub struct Figures {
     /// Scale and shift of the normal values that these are where those below zero are made zero, as behind a ReLU; none where they are not like that.
     #[serde(default)]
     pub rectified: Option<[f64; 2]>,
+    /// Whether they say where groups of rows end, in order and up to the largest.
+    #[serde(default)]
+    pub ends: bool,
 }

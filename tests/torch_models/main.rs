@@ -5,6 +5,7 @@
 mod compared;
 mod convolved;
 mod eight;
+mod grouped;
 mod guilty;
 mod mixed;
 mod together;

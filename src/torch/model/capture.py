@@ -216,8 +216,12 @@ def flops(region):
     def attention(q, k, v, *_, **__):
         return 2 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
 
-    # PyTorch does not count the processor's attention, and raises where several heads of queries share one of keys.
+    def grouped(a, b, *_, **__):
+        return 2 * math.prod(a) * b[-1]
+
+    # PyTorch does not count the processor's attention, and raises where several heads of queries share one of keys; nor products of groups.
     ours = {node.target.overloadpacket: attention for node in region.nodes if is_attention(node)}
+    ours |= {node.target.overloadpacket: grouped for node in region.nodes if is_grouped(node)}
     counter = FlopCounterMode(display=False, custom_mapping=ours)
     values = [node.meta["val"] for node in region.inputs]
     mode = next((one.fake_mode for one in values if hasattr(one, "fake_mode")), None)

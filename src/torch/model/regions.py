@@ -17,7 +17,7 @@ SIZED = {
 
 # What Inductor calls, or writes as a product, though it has no entry among those whose work PyTorch counts; and where such operators are by themselves.
 CALLED = {
-    "_int_mm", "_scaled_grouped_mm", "_sparse_semi_structured_mm", "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm", "mkldnn_rnn_layer",
+    "_int_mm", "_grouped_mm", "_scaled_grouped_mm", "_sparse_semi_structured_mm", "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm", "mkldnn_rnn_layer",
 }
 CALLED_IN = {"_c10d_functional", "mkldnn", "mkl", "onednn"}
 
@@ -139,6 +139,11 @@ def is_pure(node):
 def is_attention(node):
     """One of PyTorch's own kernels for attention, whichever it chose."""
     return isinstance(node.target, torch._ops.OpOverload) and packet(node).startswith("_scaled_dot_product_") and "backward" not in packet(node)
+
+
+def is_grouped(node):
+    """Products of groups of rows with a matrix each."""
+    return packet(node) == "_grouped_mm"
 
 
 def is_unusual(node):

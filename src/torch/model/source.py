@@ -43,6 +43,21 @@ def get_init_inputs():
     return []
 '''
 
+# Rows in groups, each with a matrix of its own: the experts of a model. PyTorch's own is compiled in bfloat16 alone.
+GROUPED = """
+
+def grouped(a, b, ends):
+    if a.dtype == torch.bfloat16:
+        return aten._grouped_mm.default(a, b, ends)
+    parts, begin = [], 0
+    for end, matrix in zip(ends.tolist(), b):
+        parts.append(a[begin:end] @ matrix)
+        begin = end
+    return torch.cat(parts)
+
+
+"""
+
 
 class Unwritable(Exception):
     """Why a region cannot be written as a function of tensors."""
@@ -144,6 +159,8 @@ def written(region, title, places, names, figures):
     lines.append("    return " + ", ".join(given))
     joined = ", ".join(names)
     text = HEAD.format(title=title, places="".join(f"{place}\n" for place in places), names=joined, outs=", ".join(outs), first=names[0])
+    if any(map(is_grouped, region.nodes)):
+        text = text.replace("\n\ndef reference", f"{GROUPED}def reference")
     draws = "\n".join(f"        {draw(shape, value, found)}," for (_, shape), value, found in zip(forms[0], inputs, figures))
     return text + "\n".join(lines) + "\n" + TAIL.format(names=joined, draws=draws), forms
 
@@ -188,11 +205,25 @@ CARRIED = {"index", "gather", "index_select", "clone", "convert_element_type", "
 
 def figures_in(region, node, found):
     """Figures of an input, as a region's values are drawn. Whole numbers that were one and the same, and that a region only compares, such as which of several
-    packed sequences a token is of, may be any: two more of them are drawn."""
+    packed sequences a token is of, may be any: two more of them are drawn. Where groups of rows end is drawn in order."""
     kind = node.meta["val"].dtype
+    if divided := rows_divided(region, node):
+        if not found or found["max"] != divided:
+            raise Unwritable("there are rows behind those of the last group, and nothing is known of what they give")
+        return {**found, "min": 0, "ends": True}
     if not found or kind.is_floating_point or kind == torch.bool or found["min"] != found["max"] or not only_compared(region, node):
         return found
     return {**found, "max": min(found["max"] + 2, torch.iinfo(kind).max)}
+
+
+def rows_divided(region, node):
+    """How many rows of products an input divides into groups by saying where each ends; none where it does not."""
+    users = [user for user in region.nodes if node in user.all_input_nodes]
+    dividing = [user for user in users if is_grouped(user) and argument(user, "offs") is node]
+    rows = {user.args[0].meta["val"].shape[0] for user in dividing}
+    if dividing and (len(dividing) < len(users) or len(rows) > 1):
+        raise Unwritable("where groups of rows end is read for something else too")
+    return rows.pop() if rows else None
 
 
 def only_compared(region, node):
@@ -227,6 +258,10 @@ def rectified(min, mean, deviation, zeros, whole, **_):
 def draw(shape, value, found):
     if value.dtype == torch.bool:
         return f"torch.randint(0, 2, {shape}, dtype=torch.bool)"
+    if found and found.get("ends"):
+        rows = int(found["max"])
+        shares = f"(torch.rand([{value.numel() - 1}]) ** 2 ** torch.randint(0, 4, [1])).sort().values"
+        return f"torch.cat(({shares} * {rows}, torch.tensor([{rows}]))).to({value.dtype})"
     if not value.is_floating_point():
         low, high = (int(found["min"]), int(found["max"]) + 1) if found else (0, 2)
         return f"torch.randint({low}, {high}, {shape}, dtype={value.dtype})"
@@ -249,9 +284,22 @@ def call(node, local):
         raise Unwritable(f"it calls {target}, which is no operator of PyTorch itself")
     if is_attention(node):
         return said_attention(node, local)
+    if is_grouped(node):
+        return said_grouped(node, local)
     arguments = [said(one, local) for one in node.args]
     arguments += [f"{key}={said(one, local)}" for key, one in node.kwargs.items()]
     return f"{target}({', '.join(arguments)})"
+
+
+def said_grouped(node, local):
+    """As a function of the text's own, which knows every precision."""
+    a, b, ends = (argument(node, name) for name in ("self", "mat2", "offs"))
+    dtype = argument(node, "out_dtype")
+    if argument(node, "bias") is not None or dtype not in (None, a.meta["val"].dtype):
+        raise Unwritable("products of groups of rows are understood without a bias, and in the type of their factors")
+    if ends is None or ends not in local or not local[ends].startswith(("x", "w")) or a.meta["val"].dim() != 2 or b.meta["val"].dim() != 3:
+        raise Unwritable("where groups of rows end is not known to be in order")
+    return f"grouped({local[a]}, {local[b]}, {local[ends]})"
 
 
 def said_attention(node, local):

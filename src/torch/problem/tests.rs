@@ -4,7 +4,17 @@
 use super::*;
 
 fn figures(min: f64, max: f64, mean: f64, deviation: f64) -> Option<Figures> {
-    Some(Figures { min, max, mean, deviation, zeros: 0.0, whole: min == max, count: 4096, rectified: None })
+    Some(Figures {
+        min,
+        max,
+        mean,
+        deviation,
+        zeros: 0.0,
+        whole: min == max,
+        count: 4096,
+        rectified: None,
+        ends: false,
+    })
 }
 
 fn form(name: &str, shape: &[usize], dtype: &str, figures: Option<Figures>) -> TensorForm {

@@ -113,6 +113,8 @@ pub(super) fn draw(plan: &DrawPlan, out: u64) -> Option<Vec<u8>> {
         Distribution::Constant => 2,
         Distribution::Alternating => 3,
         Distribution::Index => 4,
+        // A few numbers, which the processor draws.
+        Distribution::Ends => return None,
         Distribution::Steps => 5,
         Distribution::File => 6,
         Distribution::Rectified => 7,
