@@ -256,7 +256,7 @@ impl DrawPlan {
         }
     }
 
-    /// Where the group of element `i` ends: one row in each of `columns` equal parts of [0, 1), to the power of 1, 2, 4 or 8, times all rows.
+    /// Where the group of element `i` ends: one place in each of `columns` equal parts of [0, 1), to the power of 1, 2, 4 or 8, times all rows.
     fn end_of_group(&self, row: usize, i: usize) -> u64 {
         let group = i - row * self.columns;
         if group + 1 == self.columns {
