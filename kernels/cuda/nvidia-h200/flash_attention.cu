@@ -514,7 +514,7 @@ extern "C" __global__ void __launch_bounds__(READERS * 32)
 decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v, T *__restrict__ o, float *__restrict__ partial,
        unsigned long long *__restrict__ done, int64_t B, int64_t H, int64_t H_kv,
        int64_t S_q, int64_t S_kv, int64_t D, int64_t causal, int64_t bshd, float scale) {
-    /* What follows may come early. This does not: blocks that wait here are in the way of products in front (a pass of 16 sequences takes 6 % longer). */
+    /* What follows may come early. This does not: with blocks that come early and wait, decoding 16 sequences of llama-7b takes 6 % longer. */
     ws_next_may_begin();
     constexpr int PIECES = HEAD / 32, WIDTHS = HEAD / 64, KEYS = 16 * CHUNKS;
     __shared__ float of_warp[READERS][8][HEAD + 4]; /* sums, then the largest score and the sum of weights */
