@@ -13,7 +13,7 @@ A kernel takes {names}, row-major, and writes {outs}.
 import torch
 
 aten, prims = torch.ops.aten, torch.ops.prims
-
+{helpers}
 
 def reference({names}):
     # Evaluated in double precision, nothing inside is narrower.
@@ -54,8 +54,6 @@ def grouped(a, b, ends):
         parts.append(a[begin:end] @ matrix)
         begin = end
     return torch.cat(parts)
-
-
 """
 
 
@@ -158,9 +156,8 @@ def written(region, title, places, names, figures):
         given.append(local[node] if order == sorted(order) else f"{local[node]}.permute({order})")
     lines.append("    return " + ", ".join(given))
     joined = ", ".join(names)
-    text = HEAD.format(title=title, places="".join(f"{place}\n" for place in places), names=joined, outs=", ".join(outs), first=names[0])
-    if any(map(is_grouped, region.nodes)):
-        text = text.replace("\n\ndef reference", f"{GROUPED}def reference")
+    places, helpers = "".join(f"{place}\n" for place in places), GROUPED if any(map(is_grouped, region.nodes)) else ""
+    text = HEAD.format(title=title, places=places, helpers=helpers, names=joined, outs=", ".join(outs), first=names[0])
     draws = "\n".join(f"        {draw(shape, value, found)}," for (_, shape), value, found in zip(forms[0], inputs, figures))
     return text + "\n".join(lines) + "\n" + TAIL.format(names=joined, draws=draws), forms
 
@@ -210,7 +207,7 @@ def figures_in(region, node, found):
     if divided := rows_divided(region, node):
         if not found or found["max"] != divided:
             raise Unwritable("there are rows behind those of the last group, and nothing is known of what they give")
-        return {**found, "min": 0, "ends": True}
+        return {**found, "ends": True}
     if not found or kind.is_floating_point or kind == torch.bool or found["min"] != found["max"] or not only_compared(region, node):
         return found
     return {**found, "max": min(found["max"] + 2, torch.iinfo(kind).max)}
