@@ -31,6 +31,8 @@ pdl    = true
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
+#include "ws/ampere.cuh"
+
 struct __align__(16) Piece {
     T of[VEC];
 };
@@ -65,13 +67,12 @@ struct Seen {
     }
 
     __device__ void take(const Piece &piece) {
-        float highest = ws_load(piece.of[0]);
-#pragma unroll
-        for (int i = 1; i < VEC; i++) highest = fmaxf(highest, ws_load(piece.of[i]));
-        raise_to(highest);
+        raise_to(ws::highest((const uint4 &)piece));
         const float by = shift();
+        float values[VEC];
+        ws::unpack(values, (const uint4 &)piece);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) sum += power_of_two(fmaf(ws_load(piece.of[i]), LOG2_E, -by));
+        for (int i = 0; i < VEC; i++) sum += power_of_two(fmaf(values[i], LOG2_E, -by));
     }
 
     __device__ void merge(float other_top, float other_sum) {

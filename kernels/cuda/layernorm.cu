@@ -28,6 +28,8 @@ args   = ["x", "weight", "bias", "y", "batch", "dim", "eps"]
    where they are needed, they would be waited for again and again. Rows of odd length start at any address, so the elements
    before the first and after the last aligned piece, at most 2 VEC - 2 of them, are taken one by one. */
 
+#include "ws/ampere.cuh"
+
 struct __align__(16) Piece {
     T of[VEC];
 };
@@ -63,19 +65,23 @@ __device__ void keep_packed(Piece &piece) {
     asm("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
 }
 
+__device__ void unpack(float (&values)[VEC], const Piece &piece) { ws::unpack(values, (const uint4 &)piece); }
+
 __device__ float sum_of(const Piece &piece) {
-    float sum = 0;
+    float values[VEC], sum = 0;
+    unpack(values, piece);
 #pragma unroll
-    for (int i = 0; i < VEC; i++) sum += ws_load(piece.of[i]);
+    for (int i = 0; i < VEC; i++) sum += values[i];
     return sum;
 }
 
 __device__ float squared(float deviation) { return deviation * deviation; }
 
 __device__ float sum_of_squares(const Piece &piece, float mean) {
-    float sum = 0;
+    float values[VEC], sum = 0;
+    unpack(values, piece);
 #pragma unroll
-    for (int i = 0; i < VEC; i++) sum += squared(ws_load(piece.of[i]) - mean);
+    for (int i = 0; i < VEC; i++) sum += squared(values[i] - mean);
     return sum;
 }
 
@@ -85,9 +91,11 @@ __device__ T normalised(T v, T weight, T bias, float mean, float scale) {
 
 /* A piece whose weights and biases are loaded as it is, 16 bytes at a time. */
 __device__ Piece normalised(const Piece &piece, const Piece &weight, const Piece &bias, float mean, float scale) {
+    float values[VEC], weights[VEC], biases[VEC];
+    unpack(values, piece), unpack(weights, weight), unpack(biases, bias);
     Piece out;
 #pragma unroll
-    for (int i = 0; i < VEC; i++) out.of[i] = normalised(piece.of[i], weight.of[i], bias.of[i], mean, scale);
+    for (int i = 0; i < VEC; i++) out.of[i] = ws_store((values[i] - mean) * scale * weights[i] + biases[i]);
     return out;
 }
 

@@ -37,19 +37,17 @@ args   = ["x", "y", "rows", "cols"]
    of 16 bytes at a time. Rows of odd length start at any address, so the elements before the first and after the last aligned
    piece, at most 2 VEC - 2 of them, are taken one by one. */
 
+#include "ws/ampere.cuh"
+
 struct __align__(16) Piece {
     uint32_t word[4];
 };
 
 __device__ float sum_of(const Piece &piece) {
-    float sum = 0;
+    float values[VEC], sum = 0;
+    ws::unpack(values, (const uint4 &)piece);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-#if WS_F32
-        sum += __uint_as_float(piece.word[i]);
-#else
-        sum += ws_load((T)piece.word[i]) + ws_load((T)(piece.word[i] >> 16));
-#endif
+    for (int i = 0; i < VEC; i += 2) sum += values[i] + values[i + 1];
     return sum;
 }
 __device__ float sum_over_warp(float value) {

@@ -45,20 +45,13 @@ args   = ["x", "weight", "y", "rows", "cols", "eps"]
 
    A row of 512 columns or less is shared by 8, 16 or 32 lanes, and a warp has several. */
 
+#include "ws/ampere.cuh"
+
 struct __align__(16) Piece {
     uint32_t word[4];
 };
 
-__device__ void unpack(float (&v)[VEC], const Piece &piece) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#if WS_F32
-        v[i] = __uint_as_float(piece.word[i]);
-#else
-        v[2 * i] = ws_load((T)piece.word[i]), v[2 * i + 1] = ws_load((T)(piece.word[i] >> 16));
-#endif
-    }
-}
+__device__ void unpack(float (&v)[VEC], const Piece &piece) { ws::unpack(v, (const uint4 &)piece); }
 __device__ Piece pack(const float (&v)[VEC]) {
     Piece piece;
 #pragma unroll

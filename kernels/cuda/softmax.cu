@@ -78,6 +78,8 @@ args   = ["x", "y", "rows", "cols"]
 
      Multiprocessors are not served equally, so a group draws the number of its next row from a counter, a row ahead. */
 
+#include "ws/ampere.cuh"
+
 struct __align__(16) Piece {
     T of[VEC];
 };
@@ -98,23 +100,22 @@ __device__ float exponential(float x) {
 /* What is subtracted where `top` is the maximum: where all is minus infinity any finite number will do, and that would not. */
 __device__ float shift_for(float top) { return top == -INFINITY ? 0.0f : top; }
 
-__device__ float highest_of(const Piece &piece, float top) {
-#pragma unroll
-    for (int i = 0; i < VEC; i++) top = fmaxf(top, ws_load(piece.of[i]));
-    return top;
-}
+__device__ float highest_of(const Piece &piece, float top) { return fmaxf(top, ws::highest((const uint4 &)piece)); }
 
 __device__ float sum_of(const Piece &piece, float shift) {
-    float sum = 0;
+    float values[VEC], sum = 0;
+    ws::unpack(values, (const uint4 &)piece);
 #pragma unroll
-    for (int i = 0; i < VEC; i++) sum += exponential(ws_load(piece.of[i]) - shift);
+    for (int i = 0; i < VEC; i++) sum += exponential(values[i] - shift);
     return sum;
 }
 
 __device__ Piece weighed(const Piece &piece, float shift, float share) {
+    float values[VEC];
+    ws::unpack(values, (const uint4 &)piece);
     Piece out;
 #pragma unroll
-    for (int i = 0; i < VEC; i++) out.of[i] = ws_store(exponential(ws_load(piece.of[i]) - shift) * share);
+    for (int i = 0; i < VEC; i++) out.of[i] = ws_store(exponential(values[i] - shift) * share);
     return out;
 }
 

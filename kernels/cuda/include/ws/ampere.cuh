@@ -1,5 +1,5 @@
 /* What every NVIDIA GPU from sm_80 on has beside plain CUDA, each instruction with a name: copies to shared memory in the
-   background (cp.async), matrices from shared memory to registers (ldmatrix), tensor cores (mma.sync). */
+   background (cp.async), matrices from shared memory to registers (ldmatrix), tensor cores (mma.sync), maxima of pairs. */
 
 #pragma once
 
@@ -69,6 +69,40 @@ __device__ float largest_in_quad(float x) {
 __device__ float sum_in_quad(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/* The elements of 16 bytes in single precision. Of a word of two bf16 the upper one is a mask away, where compilers shift twice for the upper half. */
+__device__ void unpack(float (&values)[16 / sizeof(T)], const uint4 &piece) {
+    const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if WS_F32
+        values[i] = __uint_as_float(words[i]);
+#elif WS_BF16
+        values[2 * i] = __uint_as_float(words[i] << 16), values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+#else
+        values[2 * i] = ws_load((T)words[i]), values[2 * i + 1] = ws_load((T)(words[i] >> 16));
+#endif
+    }
+}
+
+/* The largest element of 16 bytes: as in fmaxf, what is no number is passed over. 16-bit types are compared in pairs. */
+__device__ float highest(const uint4 &piece) {
+#if WS_F32
+    return fmaxf(fmaxf(__uint_as_float(piece.x), __uint_as_float(piece.y)), fmaxf(__uint_as_float(piece.z), __uint_as_float(piece.w)));
+#else
+#if WS_F16
+#define WS_MAX_OF_PAIRS "max.f16x2 %0, %1, %2;"
+#else
+#define WS_MAX_OF_PAIRS "max.bf16x2 %0, %1, %2;"
+#endif
+    uint32_t left, right, both;
+    asm(WS_MAX_OF_PAIRS : "=r"(left) : "r"(piece.x), "r"(piece.y));
+    asm(WS_MAX_OF_PAIRS : "=r"(right) : "r"(piece.z), "r"(piece.w));
+    asm(WS_MAX_OF_PAIRS : "=r"(both) : "r"(left), "r"(right));
+    return fmaxf(ws_load((T)both), ws_load((T)(both >> 16)));
+#undef WS_MAX_OF_PAIRS
+#endif
 }
 
 #if !WS_F32

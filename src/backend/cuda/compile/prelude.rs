@@ -71,11 +71,16 @@ __device__ __forceinline__ T ws_store(float v) {
 }
 "#;
 
-/// bfloat16 is the upper half of a single; devices before 8.0 round it by integers.
+/// bfloat16 is the upper half of a single; devices before 8.0 round it by integers. Said as a pair, since the compiler takes
+/// two instructions for the upper half of a word that is shifted down and up again.
 const BF16: &str = r#"#define WS_BF16 1
 #define WS_DTYPE_BYTES 2
 typedef unsigned short T;
-__device__ __forceinline__ float ws_load(T v) { return __uint_as_float((unsigned int)v << 16); }
+__device__ __forceinline__ float ws_load(T v) {
+    float f;
+    asm("mov.b32 %0, {%1, %2};" : "=f"(f) : "h"((T)0), "h"(v));
+    return f;
+}
 __device__ __forceinline__ T ws_store(float v) {
 #if WS_SM >= 80
     T h;
