@@ -212,23 +212,28 @@ fn products_with_rows_that_begin_anywhere_compile_in_every_dtype() {
 }
 
 /// An operation of one size over these tensors.
-fn region(inputs: &[(&str, &[i64])], outputs: &[(&str, &[i64])]) -> Operation {
-    let tensor = |role: &str, (name, shape): &(&str, &[i64])| {
-        let draw = if role == "input" { "draw = { dist = \"normal\" }\n" } else { "" };
-        let sizes: Vec<String> = shape.iter().map(|size| format!("\"{size}\"")).collect();
-        format!(
-            "[[tensors]]\nname = \"{name}\"\nrole = \"{role}\"\nshape = [{}]\ndtype = \"T\"\n{draw}",
-            sizes.join(", ")
-        )
-    };
-    let tensors: String =
-        inputs.iter().map(|it| tensor("input", it)).chain(outputs.iter().map(|it| tensor("output", it))).collect();
+/// A tensor of a region; `draw` says how one that it takes is drawn.
+fn tensor(name: &str, shape: &[i64], dtype: &str, draw: Option<&str>) -> String {
+    let role = if draw.is_some() { "input" } else { "output" };
+    let draw = draw.map(|draw| format!("draw = {{ {draw} }}\n")).unwrap_or_default();
+    let sizes: Vec<String> = shape.iter().map(|size| format!("\"{size}\"")).collect();
+    let sizes = sizes.join(", ");
+    format!("[[tensors]]\nname = \"{name}\"\nrole = \"{role}\"\nshape = [{sizes}]\ndtype = \"{dtype}\"\n{draw}")
+}
+
+/// A region of these tensors, of which the named ones come in.
+fn region_of(tensors: &str, names: &[&str]) -> Operation {
     let toml = format!(
         "name = \"region_1\"\nsummary = \"s\"\noracle = \"torch\"\nsymbols = []\nflops = \"1\"\nshrink = []\nprimary = 0\n\
          smoke = {{}}\nsweep = [{{}}]\nedges = []\nrandom = {{}}\n{tensors}"
     );
-    let names: Vec<&str> = inputs.iter().map(|(name, _)| *name).collect();
     Operation::parse(&toml, &format!("def reference({}):\n    return x0\n", names.join(", ")), "region_1").unwrap()
+}
+
+fn region(inputs: &[(&str, &[i64])], outputs: &[(&str, &[i64])]) -> Operation {
+    let taken = inputs.iter().map(|(name, shape)| tensor(name, shape, "T", Some("dist = \"normal\"")));
+    let tensors: String = taken.chain(outputs.iter().map(|(name, shape)| tensor(name, shape, "T", None))).collect();
+    region_of(&tensors, &inputs.iter().map(|(name, _)| *name).collect::<Vec<_>>())
 }
 
 #[test]
@@ -280,7 +285,7 @@ fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_t
         for (file, gpu) in [("matmul.cu", GPUS[0]), ("nvidia-h200/matmul.cu", GPUS[1])] {
             let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
             let facts = facts(gpu);
-            let text = adopted(&text, (&theirs, &own), &call, Dtype::Bf16, &facts).unwrap();
+            let text = adopted(&text, (Some(&theirs), &own), &call, Dtype::Bf16, &facts).unwrap();
             let kernel = KernelFile::parse(&text).unwrap();
             let resolution = kernel.resolve(&Shape::default(), Dtype::Bf16, &facts).unwrap();
             let launches = kernel.launches(&own, &[], &resolution, &facts).unwrap();
@@ -314,7 +319,7 @@ fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dt
         let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
         let facts = facts(gpu);
         for dtype in Dtype::ALL {
-            let text = adopted(&text, (&theirs, &own), &call, dtype, &facts).unwrap();
+            let text = adopted(&text, (Some(&theirs), &own), &call, dtype, &facts).unwrap();
             let kernel = KernelFile::parse(&text).unwrap();
             let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
             kernel.launches(&own, &[], &resolution, &facts).unwrap();
@@ -323,6 +328,49 @@ fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dt
                 .unwrap_or_else(|error| panic!("{file} {dtype}: {error}"));
             assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {dtype}");
         }
+    }
+}
+
+#[test]
+fn products_of_groups_take_all_from_their_call_and_compile_for_hopper() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
+    let (gpu, dtype) = (GPUS[1], Dtype::Bf16);
+    let (file, facts) = ("nvidia-h200/grouped_mm.cu", facts(gpu));
+    let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
+    for (groups, m, n, k, turned) in [(8, 2, 28672, 4096, 1), (128, 8192, 1536, 2048, 1), (8, 8192, 1024, 2816, 0)] {
+        let matrices = if turned == 1 { [groups, n, k] } else { [groups, k, n] };
+        let normal = Some("dist = \"normal\"");
+        let ends = format!("dist = \"ends\", scale = \"{m}\"");
+        let tensors = [
+            tensor("x0", &[m, k], "T", normal),
+            tensor("w0", &matrices, "T", normal),
+            tensor("x1", &[groups], "i32", Some(&ends)),
+            tensor("out", &[m, n], "T", None),
+        ];
+        let own = region_of(&tensors.concat(), &["x0", "w0", "x1"]);
+        let (all, read) = (own.input_bytes(&Shape::default(), dtype), own.read_bytes(&Shape::default(), dtype));
+        let share = read.unwrap() as f64 / all.unwrap() as f64;
+        assert!(if m < groups { share < 0.3 } else { share > 0.6 && share < 1.0 }, "{groups} of {m} rows: {share}");
+        let call: Call = serde_json::from_value(serde_json::json!({
+            "op": "grouped_mm",
+            "tensors": { "a": "x0", "b": "w0", "ends": "x1", "c": "out" },
+            "symbols": { "groups": groups, "M": m, "N": n, "K": k, "trans_b": turned },
+            "scalars": {},
+        }))
+        .unwrap();
+        let text = adopted(&text, (None, &own), &call, dtype, &facts).unwrap();
+        let kernel = KernelFile::parse(&text).unwrap();
+        let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
+        let launches = kernel.launches(&own, &[], &resolution, &facts).unwrap();
+        let compiled = compiler
+            .candidate(&own, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
+            .unwrap_or_else(|error| panic!("{groups} groups of {m} rows: {error}"));
+        assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0));
+        eprintln!(
+            "{groups} groups, {m} x {n} x {k}: {:?} {:?}, {}",
+            launches[0].grid, launches[0].shared, compiled[0].log
+        );
     }
 }
 

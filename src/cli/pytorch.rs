@@ -203,15 +203,15 @@ pub(super) fn kernel(
     })
 }
 
-/// The kernel of a region that is an operation which ships: the workspace's own for that operation, or the one inside this program, called
-/// with what the region has. None where it is no such operation, or its kernel cannot be used so.
+/// The kernel of a region that is an operation which ships, or a product of groups, for which a kernel ships alone: the workspace's own for it, or the one
+/// inside this program, called with what the region has. None where it is no such operation, or its kernel cannot be used so.
 pub(super) fn shipped(workspace: &Workspace, card: &DeviceCard, region: &Region) -> Option<(String, String)> {
     let (call, dtype) = (region.shipped.as_ref()?, region.element()?);
-    let theirs = OpSource::read(&call.op, &files::reader(Some(workspace))).ok()?.operation().ok()?;
+    let theirs = OpSource::read(&call.op, &files::reader(Some(workspace))).and_then(|source| source.operation()).ok();
     let own = region.operation(Bar::Compiled).ok()?.operation().ok()?;
     let language = Language::of_folder(&card.backend)?;
     let (_, text) = files::kernel_in(Some(workspace), card, language, &call.op, dtype)?;
-    let text = adopted(&text, (&theirs, &own), call, dtype, &card.facts).ok()?;
+    let text = adopted(&text, (theirs.as_ref(), &own), call, dtype, &card.facts).ok()?;
     Some((kernel_file(&region.name, &card.backend), text))
 }
 

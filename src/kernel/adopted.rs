@@ -28,14 +28,31 @@ pub struct Call {
     pub beside: Vec<BTreeMap<String, Option<String>>>,
 }
 
+impl Call {
+    /// Whether it says something of everything that the operation has.
+    fn covers(&self, theirs: &Operation, own: &Operation) -> Result<(), KernelError> {
+        if let Some(symbol) = theirs.symbols.iter().find(|symbol| !self.symbols.contains_key(*symbol)) {
+            return Err(refused(own, &format!("`{symbol}` has no value")));
+        }
+        if let Some(scalar) = theirs.scalars.iter().find(|scalar| !self.scalars.contains_key(&scalar.name)) {
+            return Err(refused(own, &format!("`{}` has no value", scalar.name)));
+        }
+        match theirs.tensors.iter().find(|tensor| !self.tensors.contains_key(&tensor.name)) {
+            Some(tensor) => Err(refused(own, &format!("nothing is said of `{}`", tensor.name))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The kernel of `theirs` as one of `own`, which calls it so, for one type: the same text with the same tunables. In C a function beside it
-/// hands on tensors and sizes; in CUDA C++ the launch plan does. Its variants are decided, since there is one size.
+/// hands on tensors and sizes; in CUDA C++ the launch plan does. Its variants are decided, since there is one size. A kernel in CUDA C++ may be of
+/// what is no operation by itself: then the call says all there is.
 ///
 /// # Errors
 /// The kernel is in Triton, or lacks a constant that the call sets, or the call lacks something.
 pub fn adopted(
     text: &str,
-    (theirs, own): (&Operation, &Operation),
+    (theirs, own): (Option<&Operation>, &Operation),
     call: &Call,
     dtype: Dtype,
     facts: &Facts,
@@ -43,6 +60,9 @@ pub fn adopted(
     let kernel = KernelFile::parse(text)?;
     if let Some(name) = call.lets.keys().find(|name| !kernel.front.lets.contains_key(*name)) {
         return Err(refused(own, &format!("its kernel has no `{name}` under [let]")));
+    }
+    if let Some(theirs) = theirs {
+        call.covers(theirs, own)?;
     }
     let mut known = facts.clone();
     known.extend(call.symbols.clone());
@@ -59,12 +79,13 @@ pub fn adopted(
         match kernel.language {
             Language::Cuda => {
                 call.beside.iter().enumerate().for_each(|(at, more)| beside(document, at + 1, more));
-                in_plan(document, theirs, own, call)
+                in_plan(document, call);
+                Ok(())
             }
             _ if !call.beside.is_empty() => Err(refused(own, "only kernels in CUDA C++ compute several at once")),
             // How large buffers are follows from sizes.
             Language::C if !kernel.front.scratch.is_empty() => {
-                document.insert("given", Item::Table(sizes(theirs, own, call)?));
+                document.insert("given", Item::Table(sizes(call)));
                 Ok(())
             }
             Language::C => Ok(()),
@@ -72,7 +93,10 @@ pub fn adopted(
         }
     })?;
     let text = match kernel.language {
-        Language::C => in_function(&text, &kernel.front.scratch, (theirs, own), call)?,
+        Language::C => {
+            let theirs = theirs.ok_or_else(|| refused(own, "in C only kernels of operations are"))?;
+            in_function(&text, &kernel.front.scratch, (theirs, own), call)?
+        }
         Language::Cuda | Language::Triton => text,
     };
     KernelFile::parse(&text)?.check_against(own)?;
@@ -96,34 +120,20 @@ fn refused(own: &Operation, why: &str) -> KernelError {
     KernelError::Inconsistent(format!("it cannot be called for {}: {why}", own.name))
 }
 
-/// The operation's symbols, each with its size.
-fn sizes(theirs: &Operation, own: &Operation, call: &Call) -> Result<Table, KernelError> {
-    let mut given = Table::new();
-    for symbol in &theirs.symbols {
-        let size = call.symbols.get(symbol).ok_or_else(|| refused(own, &format!("`{symbol}` has no value")))?;
-        given.insert(symbol, value(*size));
-    }
-    Ok(given)
+/// Each symbol of the called operation with its size.
+fn sizes(call: &Call) -> Table {
+    call.symbols.iter().map(|(symbol, size)| (symbol.as_str(), *size)).collect()
 }
 
-/// Launches and tensor maps with the names that `own` has for tensors; sizes, scalars and absent tensors are given.
-fn in_plan(document: &mut DocumentMut, theirs: &Operation, own: &Operation, call: &Call) -> Result<(), KernelError> {
-    let mut given = sizes(theirs, own, call)?;
-    for scalar in &theirs.scalars {
-        let number = call.scalars.get(&scalar.name);
-        let number = number.ok_or_else(|| refused(own, &format!("`{}` has no value", scalar.name)))?;
-        given.insert(&scalar.name, value(*number));
-    }
+/// Launches and tensor maps with the names that the other operation has for tensors; sizes, scalars and absent tensors are given.
+fn in_plan(document: &mut DocumentMut, call: &Call) {
+    let mut given = sizes(call);
+    call.scalars.iter().for_each(|(scalar, number)| drop(given.insert(scalar, value(*number))));
     let mut names = BTreeMap::new();
-    for tensor in &theirs.tensors {
-        match call.tensors.get(&tensor.name) {
-            Some(Some(name)) => {
-                names.insert(tensor.name.as_str(), name.as_str());
-            }
-            Some(None) => {
-                given.insert(&tensor.name, value(0));
-            }
-            None => return Err(refused(own, &format!("nothing is said of `{}`", tensor.name))),
+    for (tensor, name) in &call.tensors {
+        match name {
+            Some(name) => drop(names.insert(tensor.as_str(), name.as_str())),
+            None => drop(given.insert(tensor, value(0))),
         }
     }
     let renamed = |old: &mut toml_edit::Value| {
@@ -142,7 +152,6 @@ fn in_plan(document: &mut DocumentMut, theirs: &Operation, own: &Operation, call
         }
     }
     document.insert("given", Item::Table(given));
-    Ok(())
 }
 
 /// Behind every argument that a further computation has for itself that one's: of a tensor map `b_map` the same over the other tensor, named

@@ -60,7 +60,7 @@ fn call() -> Call {
 #[test]
 fn a_kernel_that_ships_is_called_with_what_a_region_has() {
     let shipped = embedded("kernels/cpu/matmul.c").unwrap();
-    let text = adopted(shipped, (&operation("matmul"), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
+    let text = adopted(shipped, (Some(&operation("matmul")), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
     assert!(
         text.contains(
             "void mm_1(const T *x0, const T *w0, T *out) {\n    matmul(x0, w0, 0, out, 1, 4, 6, 8, 1, 0);\n}"
@@ -79,7 +79,7 @@ fn variants_are_decided_by_the_sizes_that_there_are() {
     let shipped = embedded("kernels/cpu/matmul.c").unwrap();
     let row = |text: &str, when, value| add_variant(text, when, &BTreeMap::from([("MR".to_owned(), value)])).unwrap();
     let text = row(&row(shipped, "N > 100", 6), "N <= 6", 8);
-    let text = adopted(&text, (&operation("matmul"), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
+    let text = adopted(&text, (Some(&operation("matmul")), &region()), &call(), Dtype::F32, &Facts::new()).unwrap();
     let kernel = KernelFile::parse(&text).unwrap();
     assert!(kernel.front.variants.is_empty());
     assert_eq!(kernel.resolve(&Shape::default(), Dtype::F32, &facts()).unwrap().macros["MR"], 8);
@@ -89,7 +89,8 @@ fn variants_are_decided_by_the_sizes_that_there_are() {
 fn the_plan_of_a_kernel_for_a_gpu_hands_on_names_and_sizes() {
     let facts = hopper();
     for (file, dtype) in [("kernels/cuda/matmul.cu", Dtype::F32), ("kernels/cuda/nvidia-h200/matmul.cu", Dtype::F16)] {
-        let text = adopted(embedded(file).unwrap(), (&operation("matmul"), &region()), &call(), dtype, &facts).unwrap();
+        let text =
+            adopted(embedded(file).unwrap(), (Some(&operation("matmul")), &region()), &call(), dtype, &facts).unwrap();
         let kernel = KernelFile::parse(&text).unwrap();
         let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
         assert!(kernel.front.tune.len() > 1 && kernel.front.variants.is_empty());
@@ -124,14 +125,15 @@ fn a_scalar_of_a_launch_is_given_as_a_float() {
     };
     let facts = hopper();
     let text =
-        adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (&theirs, &region()), &call, Dtype::F32, &facts).unwrap();
+        adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (Some(&theirs), &region()), &call, Dtype::F32, &facts)
+            .unwrap();
     let kernel = KernelFile::parse(&text).unwrap();
     let resolution = kernel.resolve(&Shape::default(), Dtype::F32, &facts).unwrap();
     let launches = kernel.launches(&region(), &[], &resolution, &facts).unwrap();
     assert!(launches[0].args.contains(&Argument::Float(1e-6f32.to_bits())), "{launches:?}");
     let missing = Call { scalars: BTreeMap::new(), ..call };
     assert!(
-        adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (&theirs, &region()), &missing, Dtype::F32, &facts)
+        adopted(embedded("kernels/cuda/rmsnorm.cu").unwrap(), (Some(&theirs), &region()), &missing, Dtype::F32, &facts)
             .is_err()
     );
 }
@@ -156,7 +158,7 @@ fn queries_keys_and_values_may_lie_side_by_side_in_one_tensor() {
         beside: Vec::new(),
     };
     let made = |file: &str, dtype, facts: &Facts| {
-        adopted(embedded(file).unwrap(), (&theirs, &own), &call, dtype, facts).unwrap()
+        adopted(embedded(file).unwrap(), (Some(&theirs), &own), &call, dtype, facts).unwrap()
     };
     let text = made("kernels/cpu/flash_attention.c", Dtype::F32, &facts());
     assert!(text.contains("flash_attention(x0, x0, x0, out, 2, 6, 6, 40, 40, 16, 1, 1, (float)2.5e-1);"), "{text}");
@@ -179,7 +181,7 @@ fn queries_keys_and_values_may_lie_side_by_side_in_one_tensor() {
     assert_eq!(maps, [longer.clone(), longer.clone(), longer, of_output]);
 
     let other = "/*---\nop = \"flash_attention\"\ndtypes = [\"f32\"]\n---*/\nvoid flash_attention(const T *q) {}\n";
-    let error = adopted(other, (&theirs, &own), &call, Dtype::F32, &facts).unwrap_err().to_string();
+    let error = adopted(other, (Some(&theirs), &own), &call, Dtype::F32, &facts).unwrap_err().to_string();
     assert!(error.contains("no `K_FIRST` under [let]"), "{error}");
 }
 
@@ -201,7 +203,7 @@ fn every_kernel_in_c_can_be_adopted_with_its_buffers_and_half_a_call_is_refused(
             lets: BTreeMap::new(),
             beside: Vec::new(),
         };
-        let text = adopted(shipped(op), (&theirs, &region()), &call, Dtype::F16, &Facts::new()).unwrap();
+        let text = adopted(shipped(op), (Some(&theirs), &region()), &call, Dtype::F16, &Facts::new()).unwrap();
         assert_eq!(text.contains("(float)1e-6"), !theirs.scalars.is_empty(), "{text}");
         if op == "fused_mlp" {
             let call =
@@ -213,7 +215,9 @@ fn every_kernel_in_c_can_be_adopted_with_its_buffers_and_half_a_call_is_refused(
         }
     }
     let half = Call { symbols: BTreeMap::new(), ..call() };
-    assert!(adopted(shipped("matmul"), (&operation("matmul"), &region()), &half, Dtype::F32, &Facts::new()).is_err());
+    assert!(
+        adopted(shipped("matmul"), (Some(&operation("matmul")), &region()), &half, Dtype::F32, &Facts::new()).is_err()
+    );
 }
 
 #[test]
@@ -241,8 +245,9 @@ fn several_products_of_one_tensor_have_a_matrix_a_map_and_a_result_each() {
         lets: BTreeMap::from([("PARTS".to_owned(), 3)]),
         beside: vec![some("w1", "out1"), some("w2", "out2")],
     };
-    let made =
-        |file: &str, dtype| adopted(embedded(file).unwrap(), (&operation("matmul"), &own), &call, dtype, &hopper());
+    let made = |file: &str, dtype| {
+        adopted(embedded(file).unwrap(), (Some(&operation("matmul")), &own), &call, dtype, &hopper())
+    };
     // Inputs come first: x0, w0, w1, w2, then the results.
     let tensor = Argument::Tensor;
     let kernel = KernelFile::parse(&made("kernels/cuda/matmul.cu", Dtype::F32).unwrap()).unwrap();
@@ -276,7 +281,12 @@ fn several_products_of_one_tensor_have_a_matrix_a_map_and_a_result_each() {
     let error = made("kernels/cpu/matmul.c", Dtype::F32).unwrap_err().to_string();
     assert!(error.contains("no `PARTS` under [let]"), "{error}");
     let none = Call { lets: BTreeMap::new(), ..call.clone() };
-    let error =
-        adopted(embedded("kernels/cpu/matmul.c").unwrap(), (&operation("matmul"), &own), &none, Dtype::F32, &hopper());
+    let error = adopted(
+        embedded("kernels/cpu/matmul.c").unwrap(),
+        (Some(&operation("matmul")), &own),
+        &none,
+        Dtype::F32,
+        &hopper(),
+    );
     assert!(error.unwrap_err().to_string().contains("several at once"));
 }

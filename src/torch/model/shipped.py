@@ -17,6 +17,8 @@ def shipped(row, region, device):
     if not described or described["flops"] > MOST_WORK[torch.device(device).type]:
         return None
     inputs, outputs = described["inputs"], described["outputs"]
+    if (held := grouped_product(inputs, region)) is not None:
+        return held
     types = {one["dtype"] for one in (*inputs, *outputs)}
     if len(types) > 1 or not all("float" in one for one in types) or not all(math.prod(one["shape"]) for one in outputs):
         return None
@@ -64,6 +66,29 @@ class Trial:
 
 def call_of(op, tensors, symbols, scalars, compute, lets=None):
     return {"op": op, "tensors": tensors, "symbols": symbols, "scalars": scalars, "lets": lets or {}}
+
+
+def grouped_product(inputs, region):
+    """A product of groups of rows by itself: a kernel for it ships, though it is no operation."""
+    if [node for node in region.nodes if not is_moved(node)] != [node for node in region.nodes if is_grouped(node)] or len(region.outputs) != 1:
+        return None
+    node = next(filter(is_grouped, region.nodes))
+    names = ("self", "mat2", "offs")
+    if any(argument(node, name) is None for name in names) or argument(node, "bias") is not None:
+        return None
+    a, b, ends = (argument(node, name) for name in names)
+    roots = [root_within(one, region) for one in (a, b, ends)]
+    sizes = [list(one.meta["val"].shape) for one in (a, b)]
+    if None in roots or [len(one) for one in sizes] != [2, 3]:
+        return None
+    (m, k), (groups, _, n) = sizes
+    if k % 8 or n % 8 or any(root.meta["val"].numel() != one.meta["val"].numel() for root, one in zip(roots, (a, b, ends))):
+        return None
+    tensors = {own: inputs[region.inputs.index(root)]["name"] for own, root in zip(("a", "b", "ends"), roots)}
+    # Rows of b, or of what it is turned from, are contiguous: regions take tensors row by row.
+    turned = list(roots[1].meta["val"].shape) != sizes[1] or any(packet(one) in ("permute", "transpose") for one in region.nodes if one.args[0] is roots[1])
+    symbols = {"groups": groups, "M": m, "N": n, "K": k, "trans_b": int(turned)}
+    return call_of("grouped_mm", {**tensors, "c": "out"}, symbols, {}, None)
 
 
 def side_products(shapes, made, region, trial):

@@ -152,22 +152,23 @@ __device__ uint64_t description(const void *tile, int leading, int stride) {
 #else
 #define TYPES ".f32.bf16.bf16 "
 #endif
-#define WGMMA(n, list, a_at, b_at, add_at, transposed_at, ...)                                                       \
+#define WGMMA(n, list, a_at, b_at, add_at, a_transposed_at, b_transposed_at, ...)                                    \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_at ", 0;\n"                                           \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16" TYPES "{" list "}, "                                   \
-                 "%" #a_at ", %" #b_at ", add, 1, 1, 0, %" #transposed_at ";\n}"                                    \
-                 : __VA_ARGS__ : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED ? 1 : 0))
+                 "%" #a_at ", %" #b_at ", add, 1, 1, %" #a_transposed_at ", %" #b_transposed_at ";\n}"              \
+                 : __VA_ARGS__ : "l"(a), "l"(b), "r"(add), "n"(A_TRANSPOSED ? 1 : 0), "n"(TRANSPOSED ? 1 : 0))
 
 /* Starts sums (64 x N over the warpgroup) += a (64 x 16) b (16 x N), or = where not `add`; a and b are descriptions. N is a multiple
-   of 32, and b has rows of terms, or (TRANSPOSED) of columns. ATOMS of 64 terms lie together for each 8 rows of b. */
-template <int N, int ATOMS = 1, bool TRANSPOSED = false>
+   of 32. Rows of b in shared memory are of terms, or (TRANSPOSED) of its columns; those of a are of terms, or (A_TRANSPOSED) of its 64 rows.
+   ATOMS of 64 terms lie together for each 8 rows of b. */
+template <int N, int ATOMS = 1, bool TRANSPOSED = false, bool A_TRANSPOSED = false>
 __device__ void multiply(float *sums, uint64_t a, uint64_t b, int add) {
     constexpr int n = N >= 256 ? 256 : N >= 128 ? 128 : N >= 64 ? 64 : 32;
-    if constexpr (n == 256) WGMMA(256, LIST128, 128, 129, 130, 131, SUMS64(0), SUMS64(64));
-    if constexpr (n == 128) WGMMA(128, LIST64, 64, 65, 66, 67, SUMS64(0));
-    if constexpr (n == 64) WGMMA(64, LIST32, 32, 33, 34, 35, SUMS32(0));
-    if constexpr (n == 32) WGMMA(32, LIST16, 16, 17, 18, 19, SUMS16(0));
-    if constexpr (N > n) multiply<N - n, ATOMS, TRANSPOSED>(sums + n / 2, a, b + n * 8 * ATOMS, add); /* past n rows of 128 bytes a piece */
+    if constexpr (n == 256) WGMMA(256, LIST128, 128, 129, 130, 131, 132, SUMS64(0), SUMS64(64));
+    if constexpr (n == 128) WGMMA(128, LIST64, 64, 65, 66, 67, 68, SUMS64(0));
+    if constexpr (n == 64) WGMMA(64, LIST32, 32, 33, 34, 35, 36, SUMS32(0));
+    if constexpr (n == 32) WGMMA(32, LIST16, 16, 17, 18, 19, 20, SUMS16(0));
+    if constexpr (N > n) multiply<N - n, ATOMS, TRANSPOSED, A_TRANSPOSED>(sums + n / 2, a, b + n * 8 * ATOMS, add); /* past n rows of 128 bytes a piece */
 }
 #undef FOUR
 #undef SUMS16
