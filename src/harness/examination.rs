@@ -345,7 +345,7 @@ fn is_served<B: Backend>(bench: &Bench<'_, B>, kernel: &KernelFile, case: &Case)
     let scratch = scratch_bytes(kernel, &resolution).unwrap_or(usize::MAX);
     if scratch > MAX_SCRATCH {
         let tensors = |bytes: Result<u64, OpError>| bytes.map_err(|error| Failure::from(JudgeError::from(error)));
-        let read = tensors(op.read_bytes(&case.shape, case.dtype))?;
+        let read = tensors(op.input_bytes(&case.shape, case.dtype))?;
         let bytes = read.saturating_add(tensors(op.write_bytes(&case.shape, case.dtype))?);
         if scratch as u64 / MOST_SCRATCH <= bytes || !Defence::Domains.stands() {
             return Ok(false);

@@ -458,7 +458,7 @@ impl Plan<'_> {
             let judged = self.op.judged_bytes(shape, dtype)?;
             judged.saturating_add(judged / 8)
         } else {
-            let tensors = self.op.read_bytes(shape, dtype)?.saturating_add(self.op.write_bytes(shape, dtype)?);
+            let tensors = self.op.input_bytes(shape, dtype)?.saturating_add(self.op.write_bytes(shape, dtype)?);
             tensors.saturating_add(tensors / 4)
         };
         Ok(bytes <= self.free_bytes)

@@ -256,15 +256,10 @@ impl DrawPlan {
         }
     }
 
-    /// Where the group of element `i` ends: one place in each of `columns` equal parts of [0, 1), to the power of 1, 2, 4 or 8, times all rows.
+    /// Where the group of element `i` ends.
     fn end_of_group(&self, row: usize, i: usize) -> u64 {
-        let group = i - row * self.columns;
-        if group + 1 == self.columns {
-            return self.scale as u64;
-        }
-        let squared = self.rows.below(row as u64 | SIGNS, 4);
-        let even = (group as f64 + self.values.uniform(i as u64)) / self.columns as f64;
-        ((0..squared).fold(even, |share, _| share * share) * self.scale) as u64
+        let squared = self.rows.below(row as u64 | SIGNS, UNLIKE);
+        end_of_group(i - row * self.columns, self.columns, self.values.uniform(i as u64), squared, self.scale)
     }
 
     fn row_factor(&self, row: usize) -> f64 {
@@ -339,6 +334,28 @@ fn load(stored: Stored, bytes: &[u8], values: &mut [f32]) {
             }
         }
     }
+}
+
+/// How unlike groups of rows may be: all of about one size, or their ends squared once, twice or three times.
+const UNLIKE: u64 = 4;
+
+/// Where a group of so many ends: one place in each of as many equal parts of [0, 1), to the power of 1, 2, 4 or 8, times all rows.
+fn end_of_group(group: usize, groups: usize, within: f64, squared: u64, rows: f64) -> u64 {
+    if group + 1 == groups {
+        return rows as u64;
+    }
+    let even = (group as f64 + within) / groups as f64;
+    ((0..squared).fold(even, |share, _| share * share) * rows) as u64
+}
+
+/// Which part of the groups has rows, as they are drawn: with ends in the middle of their parts, over all ways to be unlike.
+pub(super) fn share_of_groups_with_rows(groups: usize, rows: f64) -> f64 {
+    let mut with_rows = 0_usize;
+    for squared in 0..UNLIKE {
+        let ends = (0..groups).map(|group| end_of_group(group, groups, 0.5, squared, rows));
+        with_rows += ends.fold((0, 0), |(before, count), end| (end, count + usize::from(end > before))).1;
+    }
+    with_rows as f64 / (groups.max(1) as u64 * UNLIKE) as f64
 }
 
 /// Writes `values` as bytes; integers never come here.

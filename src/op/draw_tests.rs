@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 use std::collections::BTreeSet;
 
-use super::draw::{bf16_bits, draw};
+use super::draw::{bf16_bits, draw, share_of_groups_with_rows};
 use super::{Distribution, Draw, Dtype, ElementType, RowScale, Shape, Special, samples};
 use crate::rng::Stream;
 
@@ -225,4 +225,10 @@ fn groups_end_in_order_the_last_with_the_last_row_and_some_are_empty() {
     assert!(draws.iter().any(|ends| ends[7] == 0 && ends[14] < 50), "{draws:?}");
     let alone: BTreeSet<_> = draws.iter().collect();
     assert_eq!(alone.len(), draws.len(), "each row is drawn by itself");
+
+    // What a roofline takes for the groups that have rows is what draws have.
+    let with_rows = |ends: &[i32]| ends.windows(2).filter(|two| two[1] > two[0]).count() + usize::from(ends[0] > 0);
+    let share = draws.iter().map(|ends| with_rows(ends)).sum::<usize>() as f64 / values.len() as f64;
+    let expected = share_of_groups_with_rows(groups as usize, 80.0);
+    assert!((share - expected).abs() < 0.06 && expected < 0.8, "{share} and {expected}");
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::draw::share_of_groups_with_rows;
 use super::{
-    Adversarial, Case, Draw, Dtype, FewTerms, OpError, Operation, OracleKind, Pass, Role, Scalar, Shape, TensorSpec,
-    Tolerance,
+    Adversarial, Case, Distribution, Draw, Dtype, FewTerms, OpError, Operation, OracleKind, Pass, Role, Scalar, Shape,
+    TensorSpec, Tolerance,
 };
 use crate::defence::Defence;
 use crate::expr::Expr;
@@ -72,24 +73,51 @@ impl Operation {
         Ok(self.flops(shape)? / 2)
     }
 
-    /// Compulsory bytes read: each present input once.
+    /// Compulsory bytes read: each present input once, and of a matrix for each group of rows those of groups that have rows.
     pub fn read_bytes(&self, shape: &Shape, dtype: Dtype) -> Result<u64, OpError> {
-        self.bytes(Role::Input, shape, dtype)
+        self.bytes(Role::Input, shape, dtype, &|tensor| self.share_read(tensor, shape))
+    }
+
+    /// Bytes of the present inputs.
+    pub fn input_bytes(&self, shape: &Shape, dtype: Dtype) -> Result<u64, OpError> {
+        self.bytes(Role::Input, shape, dtype, &|_| Ok(1.0))
     }
 
     /// Compulsory bytes written: each output once.
     pub fn write_bytes(&self, shape: &Shape, dtype: Dtype) -> Result<u64, OpError> {
-        self.bytes(Role::Output, shape, dtype)
+        self.bytes(Role::Output, shape, dtype, &|_| Ok(1.0))
     }
 
-    fn bytes(&self, role: Role, shape: &Shape, dtype: Dtype) -> Result<u64, OpError> {
+    fn bytes(
+        &self,
+        role: Role,
+        shape: &Shape,
+        dtype: Dtype,
+        share: &dyn Fn(&TensorSpec) -> Result<f64, OpError>,
+    ) -> Result<u64, OpError> {
         let mut total = 0;
         for tensor in self.tensors.iter().filter(|tensor| tensor.role == role) {
             if self.present(tensor, shape)? {
-                total += (self.elements(tensor, shape)? * tensor.dtype.bytes(dtype)) as u64;
+                let bytes = (self.elements(tensor, shape)? * tensor.dtype.bytes(dtype)) as f64;
+                total += (bytes * share(tensor)?) as u64;
             }
         }
         Ok(total)
+    }
+
+    /// Which part of a tensor has to be read: of one that has a matrix for each group of rows, those of groups that have any, as ends are drawn.
+    fn share_read(&self, tensor: &TensorSpec, shape: &Shape) -> Result<f64, OpError> {
+        let drawn_as_ends = |one: &&TensorSpec| one.draw.as_ref().is_some_and(|draw| draw.dist == Distribution::Ends);
+        let Some(ends) = self.tensors.iter().find(drawn_as_ends) else { return Ok(1.0) };
+        let (dims, groups) = (self.dimensions(tensor, shape)?, self.elements(ends, shape)?);
+        let rows = ends.draw.as_ref().and_then(|draw| draw.scale.as_ref());
+        match rows {
+            Some(rows) if dims.len() == 3 && dims[0] == groups => {
+                let rows = self.integer(&format!("scale of {}", ends.name), rows, shape)?;
+                Ok(share_of_groups_with_rows(groups, rows as f64))
+            }
+            _ => Ok(1.0),
+        }
     }
 
     /// A tensor's dimensions.
@@ -129,7 +157,7 @@ impl Operation {
     /// Bytes of memory for the tensors of a case and for the doubles by which all of its outputs are compared: values and
     /// terms of what each pass yields and of the factors of products.
     pub fn judged_bytes(&self, shape: &Shape, dtype: Dtype) -> Result<u64, OpError> {
-        let tensors = self.read_bytes(shape, dtype)?.saturating_add(self.write_bytes(shape, dtype)?);
+        let tensors = self.input_bytes(shape, dtype)?.saturating_add(self.write_bytes(shape, dtype)?);
         let mut doubles = 0_u64;
         for pass in &self.passes {
             match pass {
