@@ -1,6 +1,6 @@
 //! A trial's way: made of a proposal, sent to a judge, decided, recorded.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::agent::transcript::Said;
 use crate::agent::{Agent, Proposal, Usage};
@@ -255,7 +255,11 @@ impl Run {
         }
         let advances = self.advances(&judged)?;
         let (number, left) = self.take_in(index, agent, &judged);
-        self.write(number, advances, left, &judged)
+        self.write(number, advances, left, &judged)?;
+        self.tick();
+        self.ahead.trial = Duration::from_secs_f64((self.state.elapsed_s - self.decided_s).max(0.0));
+        self.decided_s = self.state.elapsed_s;
+        Ok(())
     }
 
     /// Writes an experiment down and tells of it. `left` is the file that the target's kernel was in before, where it is in another one now:

@@ -57,7 +57,7 @@ pub use pool::{Doing, Pool, WorkerStatus};
 pub use report::CostOf;
 pub use state::{InModel, MOST_TROUBLES, Phase, Rival, RunState, TargetState, Trouble, VERSION};
 pub use step::Edited;
-use stop::{Moment, RunProgress, StopReason};
+use stop::{Ahead, Moment, RunProgress, StopReason};
 pub use trial::{Judged, Trial};
 pub use workload::Workload;
 
@@ -135,8 +135,10 @@ pub struct Run {
     flight: Flight<Answer>,
     /// Takes those back.
     flight_stop: CancellationToken,
-    /// What it took to leave a target the last time: the model was asked about its kernel.
-    leaving: Duration,
+    /// What comes before another target can begin, by the last time.
+    ahead: Ahead,
+    /// When the last trial was decided, or the target began, in the run's time.
+    decided_s: f64,
     /// What the workers have to tell, and where they tell it.
     inbox: mpsc::UnboundedReceiver<Note>,
     notes: Notes,
@@ -191,7 +193,8 @@ impl Run {
             watcher,
             flight: Flight::new(),
             flight_stop: cancel.child_token(),
-            leaving: Duration::ZERO,
+            ahead: Ahead::default(),
+            decided_s: 0.0,
             cancel,
             inbox,
             notes,
@@ -224,7 +227,7 @@ impl Run {
             self.last_word(index).await?;
             self.rank_again(index).await?;
             self.tick();
-            self.leaving = Duration::from_secs_f64((self.state.elapsed_s - left_s).max(0.0));
+            self.ahead.leaving = Duration::from_secs_f64((self.state.elapsed_s - left_s).max(0.0));
             if reason.ends_run() {
                 break reason;
             }

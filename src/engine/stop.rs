@@ -93,6 +93,15 @@ impl TryFrom<String> for Moment {
     }
 }
 
+/// What comes before the next target can begin, by what it took the last time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ahead {
+    /// One more trial of the target, from one decision to the next.
+    pub trial: Duration,
+    /// Leaving it: the model is asked about its kernel.
+    pub leaving: Duration,
+}
+
 /// How far a target is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetProgress {
@@ -267,19 +276,14 @@ impl Rules {
     }
 
     /// Whether a target that has had its time is left, so that the one after it, which could make the whole run so many times as fast, begins
-    /// within the run's budget. To leave one takes time as well, `leaving`, in which the next cannot begin.
+    /// within the run's budget. What would come before that takes time as well.
     #[must_use]
-    pub fn room(
-        &self,
-        run: Duration,
-        target: Duration,
-        leaving: Duration,
-        next: Option<(&str, f64)>,
-    ) -> Option<StopReason> {
+    pub fn room(&self, run: Duration, target: Duration, ahead: Ahead, next: Option<(&str, f64)>) -> Option<StopReason> {
         let (next, ceiling) = next?;
         let budget = self.budget?;
         let kept = (budget / ROOM).min(MOST_ROOM);
-        let due = ceiling >= WORTH_ROOM && target >= kept && run + leaving + kept >= budget;
+        let Ahead { trial, leaving } = ahead;
+        let due = ceiling >= WORTH_ROOM && target >= kept && run + trial + leaving + kept >= budget;
         due.then(|| StopReason::Room { kept: leaving + kept, next: next.to_owned() })
     }
 

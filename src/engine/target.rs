@@ -20,6 +20,8 @@ impl Run {
     /// Works on one target until a rule ends it or the whole run.
     pub(super) async fn work_on(&mut self, index: usize) -> Result<StopReason, RunError> {
         self.state.targets[index].phase = Phase::Active;
+        self.tick();
+        (self.ahead.trial, self.decided_s) = (Duration::ZERO, self.state.elapsed_s);
         tracing::info!(op = self.state.targets[index].op, "a target begins");
         self.watcher.on(&RunEvent::Target { target: &self.state.targets[index], state: &self.state });
         let mut agent = self.agent_of(index)?;
@@ -97,7 +99,7 @@ impl Run {
         let ranked = self.state.workload.ranked(&self.state.speedups());
         let ceiling = ranked.iter().find(|known| known.op == next.op)?.ceiling;
         let run = Duration::from_secs_f64(self.state.elapsed_s);
-        self.state.rules.room(run, self.state.targets[index].progress.spent, self.leaving, Some((&next.op, ceiling)))
+        self.state.rules.room(run, self.state.targets[index].progress.spent, self.ahead, Some((&next.op, ceiling)))
     }
 
     /// Asks the agent, and sends what it proposes.

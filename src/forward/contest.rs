@@ -83,7 +83,7 @@ pub struct Block {
 pub struct Comparison {
     /// Whether both say the same.
     pub output: OutputCheck,
-    /// The model before, by parts.
+    /// The model before, by parts; empty where nobody asked.
     pub before: Rounds,
     /// The model after, by parts.
     pub after: Rounds,
@@ -91,7 +91,7 @@ pub struct Comparison {
     pub sessions: Vec<Vec<Block>>,
 }
 
-/// Outputs first, then parts, then paired whole passes in fresh processes.
+/// Outputs first, then parts where somebody asks for them, then paired whole passes in fresh processes.
 ///
 /// # Errors
 /// The first call that fails, or [`ForwardError::Cancelled`].
@@ -99,20 +99,23 @@ pub fn compare(
     contest: &mut dyn Contest,
     graph: &Graph,
     sessions: &Sessions,
-    parts: &Effort,
+    parts: Option<&Effort>,
     seed: u64,
     cancelled: &AtomicBool,
 ) -> Result<Comparison, ForwardError> {
     let (said, says) = (contest.output(Side::Before)?, contest.output(Side::After)?);
     let row = graph.tensors[graph.output].dims.last().map_or(1, |vocab| *vocab as usize);
     let output = compare_outputs(&said, &says, row, bound(graph.pass.dtype, graph.nodes.len()));
-    // By turns, as whole passes are, so that the parts of both sides meet the same machine.
-    let half = Effort { budget: parts.budget / 2, least: parts.least.div_ceil(2), most: parts.most.div_ceil(2) };
-    let mut measure = |side| rounds(&mut OneSide { contest, side }, &half, cancelled);
-    let mut before = measure(Side::Before)?;
-    let mut after = measure(Side::After)?;
-    after.extend(measure(Side::After)?);
-    before.extend(measure(Side::Before)?);
+    let (mut before, mut after) = (Rounds::default(), Rounds::default());
+    if let Some(parts) = parts {
+        // By turns, as whole passes are, so that the parts of both sides meet the same machine.
+        let half = Effort { budget: parts.budget / 2, least: parts.least.div_ceil(2), most: parts.most.div_ceil(2) };
+        let mut measure = |side| rounds(&mut OneSide { contest, side }, &half, cancelled);
+        before = measure(Side::Before)?;
+        after = measure(Side::After)?;
+        after.extend(measure(Side::After)?);
+        before.extend(measure(Side::Before)?);
+    }
     Ok(Comparison { output, before, after, sessions: compare_times(contest, sessions, seed, cancelled)? })
 }
 

@@ -13,11 +13,9 @@ use crate::kernel::KernelFile;
 use crate::model::{Graph, ModelConfig, Pass};
 use crate::op::{OpSource, Operation};
 
-/// How long each pair of processes measures: it happens once a target.
+/// How long each pair of processes measures, and how often at least: it happens once a target.
 const TIMES_SESSION: Duration = Duration::from_secs(1);
-
-/// Parts of a pass where they are not what is asked for.
-const ONCE: Effort = Effort { budget: Duration::ZERO, least: 1, most: 1 };
+const TIMES_LEAST: usize = 2;
 
 /// A model, a pass through it, and the operations it calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -126,12 +124,12 @@ pub fn contest<B: Backend>(
     let recipe = task.model.recipe(&graph, &ops);
     let sets = [&throughout, &after].map(|instead| KernelSet { today: &today, instead: Some(instead) });
     let mut forward = Forward::prepare(backend, &recipe, &sets, cancelled)?;
-    let (sessions, effort) = match task.depth {
-        Depth::Full => (Sessions::default(), Effort::default()),
-        Depth::Times => (Sessions { count: 5, budget: TIMES_SESSION, ..Sessions::default() }, ONCE),
-        Depth::Outputs => (Sessions { count: 0, ..Sessions::default() }, ONCE),
+    let (sessions, parts) = match task.depth {
+        Depth::Full => (Sessions::default(), Some(Effort::default())),
+        Depth::Times => (Sessions { least: TIMES_LEAST, budget: TIMES_SESSION, ..Sessions::default() }, None),
+        Depth::Outputs => (Sessions { count: 0, ..Sessions::default() }, None),
     };
-    let mut comparison = compare(&mut forward, &graph, &sessions, &effort, task.model.seed, cancelled)?;
+    let mut comparison = compare(&mut forward, &graph, &sessions, parts.as_ref(), task.model.seed, cancelled)?;
     comparison.before.notes = forward.notes().to_vec();
     Ok(comparison)
 }

@@ -111,7 +111,7 @@ fn a_linear_drift_cancels_within_a_block() {
 fn a_comparison_reads_outputs_first_and_carries_everything() {
     let mut fake = Fake::new([100.0, 50.0]);
     fake.after_error = 0.05;
-    let comparison = compare(&mut fake, &graph(), &sessions(2, 4), &effort(), 1, &GO).unwrap();
+    let comparison = compare(&mut fake, &graph(), &sessions(2, 4), Some(&effort()), 1, &GO).unwrap();
     assert!(fake.log.starts_with("oo"));
     assert!(comparison.output.wrong.as_ref().unwrap().contains("5.0e-2"));
     assert!((comparison.before.whole() - 100.0).abs() < 0.01 && (comparison.after.whole() - 50.0).abs() < 0.01);
@@ -121,11 +121,19 @@ fn a_comparison_reads_outputs_first_and_carries_everything() {
 }
 
 #[test]
+fn where_outputs_alone_are_asked_for_each_side_runs_once() {
+    let mut fake = Fake::new([100.0, 50.0]);
+    let comparison = compare(&mut fake, &graph(), &sessions(0, 4), None, 1, &GO).unwrap();
+    assert_eq!(fake.log, "oo");
+    assert_eq!((comparison.before.whole_us.len(), comparison.sessions.len()), (0, 0));
+}
+
+#[test]
 fn a_failure_at_any_step_is_passed_on() {
     let run = |fail_at| {
         let mut fake = Fake::new([100.0, 50.0]);
         fake.fail_at = fail_at;
-        (compare(&mut fake, &graph(), &sessions(2, 4), &effort(), 1, &GO).is_ok(), fake.steps)
+        (compare(&mut fake, &graph(), &sessions(2, 4), Some(&effort()), 1, &GO).is_ok(), fake.steps)
     };
     let (done, steps) = run(None);
     assert!(done && steps > 50);

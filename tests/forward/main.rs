@@ -150,7 +150,7 @@ fn a_changed_kernel_that_is_right_agrees_and_one_that_is_wrong_does_not() {
     let effort = Effort { budget: Duration::ZERO, least: 2, most: 2 };
     let wrong = |after: &Kernels| {
         let mut contest = bench.prepare(&graph, &[&bench.starters, after]).unwrap();
-        let comparison = compare(&mut contest, &graph, &sessions, &effort, 1, &GO).unwrap();
+        let comparison = compare(&mut contest, &graph, &sessions, Some(&effort), 1, &GO).unwrap();
         let changes = [Change { op: "rmsnorm".to_owned(), vs_user: 1.5 }];
         let report = Report::new(&graph, &comparison, &changes, "here");
         assert!(report.measured.median > 0.0 && report.predicted >= 1.0 && report.parts[0].after_us > 0.0);

@@ -255,21 +255,26 @@ fn a_target_that_had_its_time_makes_room_for_a_next_one_that_is_worth_it() {
     let seconds = Duration::from_secs;
     let rules = Rules { budget: Some(seconds(210)), ..Rules::none() };
     let next = Some(("softmax", 1.08));
+    let ahead = |trial, leaving| Ahead { trial: seconds(trial), leaving: seconds(leaving) };
     let room = StopReason::Room { kept: seconds(35), next: "softmax".into() };
-    assert_eq!(rules.room(seconds(175), seconds(90), seconds(0), next), Some(room.clone()));
+    assert_eq!(rules.room(seconds(175), seconds(90), Ahead::default(), next), Some(room.clone()));
     assert!(room.to_string().contains("35 s") && !room.ends_run());
     // Too early, hardly begun itself, a next one that gives nothing, none, and no budget.
-    assert_eq!(rules.room(seconds(174), seconds(90), seconds(0), next), None);
-    assert_eq!(rules.room(seconds(180), seconds(34), seconds(0), next), None);
-    assert_eq!(rules.room(seconds(180), seconds(90), seconds(0), Some(("softmax", 1.02))), None);
-    assert_eq!(rules.room(seconds(180), seconds(90), seconds(0), None), None);
-    assert_eq!(Rules::none().room(seconds(180), seconds(90), seconds(0), next), None);
+    assert_eq!(rules.room(seconds(174), seconds(90), Ahead::default(), next), None);
+    assert_eq!(rules.room(seconds(180), seconds(34), Ahead::default(), next), None);
+    assert_eq!(rules.room(seconds(180), seconds(90), Ahead::default(), Some(("softmax", 1.02))), None);
+    assert_eq!(rules.room(seconds(180), seconds(90), Ahead::default(), None), None);
+    assert_eq!(Rules::none().room(seconds(180), seconds(90), Ahead::default(), next), None);
     // The model is asked about the kernel that is left, which the last one took 15 s for.
     let sooner = StopReason::Room { kept: seconds(50), next: "softmax".into() };
-    assert_eq!(rules.room(seconds(160), seconds(40), seconds(15), next), Some(sooner));
-    assert_eq!(rules.room(seconds(159), seconds(40), seconds(15), next), None);
+    assert_eq!(rules.room(seconds(160), seconds(40), ahead(0, 15), next), Some(sooner));
+    assert_eq!(rules.room(seconds(159), seconds(40), ahead(0, 15), next), None);
+    // One more trial would take as long as the last, and its time is the next one's.
+    let sooner = StopReason::Room { kept: seconds(43), next: "softmax".into() };
+    assert_eq!(rules.room(seconds(147), seconds(40), ahead(20, 8), next), Some(sooner));
+    assert_eq!(rules.room(seconds(146), seconds(40), ahead(20, 8), next), None);
     // Of a night it is two minutes.
     let night = Rules { budget: Some(seconds(8 * 3600)), ..Rules::none() };
-    assert_eq!(night.room(seconds(8 * 3600 - 121), seconds(7200), seconds(0), next), None);
-    assert!(night.room(seconds(8 * 3600 - 120), seconds(7200), seconds(0), next).is_some());
+    assert_eq!(night.room(seconds(8 * 3600 - 121), seconds(7200), Ahead::default(), next), None);
+    assert!(night.room(seconds(8 * 3600 - 120), seconds(7200), Ahead::default(), next).is_some());
 }
