@@ -1,6 +1,6 @@
 /*---
 op = "grouped_mm"
-dtypes = ["f16", "bf16"]
+dtypes = ["bf16"]
 arch = ["sm_90a"]
 specialize = ["trans_b"]
 [tune]
