@@ -459,8 +459,7 @@ fn every_part_uses_what_it_can_be_filled_with_and_nothing_is_left_to_fill() {
     // The starter in CUDA C++ includes a header of ours.
     for (backend, left_out) in [("cpu", 5), ("cuda", 4)] {
         let parts = prompt().parts_for(&brief(backend), Some("x"), 200_000).unwrap();
-        let what = "without headers in C, follow-ups, what is dropped, what is for a shell";
-        assert_eq!(parts.len() + left_out, PARTS.len(), "{backend}: {what}");
+        assert_eq!(parts.len() + left_out, PARTS.len(), "{backend}: without what is dropped or for a shell");
     }
 }
 
