@@ -70,9 +70,10 @@ def call_of(op, tensors, symbols, scalars, compute, lets=None):
 
 def grouped_product(inputs, region):
     """A product of groups of rows by itself: a kernel for it ships, though it is no operation."""
-    if [node for node in region.nodes if not is_moved(node)] != [node for node in region.nodes if is_grouped(node)] or len(region.outputs) != 1:
+    computed = [node for node in region.nodes if not is_moved(node)]
+    if len(computed) != 1 or not is_grouped(computed[0]) or len(region.outputs) != 1:
         return None
-    node = next(filter(is_grouped, region.nodes))
+    node = computed[0]
     names = ("self", "mat2", "offs")
     if any(argument(node, name) is None for name in names) or argument(node, "bias") is not None:
         return None
