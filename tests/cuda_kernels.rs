@@ -241,31 +241,40 @@ fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_t
     let cache = tempfile::tempdir().unwrap();
     let Some(compiler) = compiler(cache.path()) else { return };
     let theirs = operation("matmul");
-    // Rows, columns, terms; how many; a bias; an activation: tensor cores, a few rows, one row, clusters that share the terms, large tiles.
-    let cases = [
-        (128, 768, 768, 3, 1, 0),
-        (128, 768, 768, 2, 0, 0),
-        (128, 3072, 768, 1, 1, 1),
-        (8, 4096, 4096, 3, 1, 2),
-        (1, 4096, 4096, 3, 0, 3),
-        (128, 1024, 4096, 2, 0, 4),
-        (4096, 4096, 4096, 3, 1, 0),
-        (2048, 5120, 1280, 1, 1, 2),
+    // Rows, columns, terms; how many times so many columns each has; a bias; an activation: tensor cores, a few rows, one row, clusters that share
+    // the terms, large tiles.
+    let cases: [(_, _, _, &[i64], _, _); 12] = [
+        (128, 768, 768, &[1, 1, 1], 1, 0),
+        (128, 768, 768, &[1, 1], 0, 0),
+        (128, 3072, 768, &[1], 1, 1),
+        (8, 4096, 4096, &[1, 1, 1], 1, 2),
+        (1, 4096, 4096, &[1, 1, 1], 0, 3),
+        (128, 1024, 4096, &[1, 1], 0, 4),
+        (4096, 4096, 4096, &[1, 1, 1], 1, 0),
+        (2048, 5120, 1280, &[1], 1, 2),
+        (128, 1024, 2048, &[2, 1, 1], 0, 0),
+        (1, 1024, 4096, &[4, 1, 1], 1, 0),
+        (8, 256, 1536, &[6, 1], 1, 0),
+        (2048, 1024, 4096, &[4, 1, 1], 1, 0),
     ];
-    for (m, n, k, count, has_bias, act) in cases {
+    for (m, n, k, spans, has_bias, act) in cases {
+        let count = spans.len();
         let numbers = 0..count;
         let (weights, biases, results): (Vec<_>, Vec<_>, Vec<_>) = (
             numbers.clone().map(|at| format!("w{at}")).collect(),
             numbers.clone().map(|at| format!("b{at}")).collect(),
             numbers.map(|at| format!("out{at}")).collect(),
         );
-        let (a, b, bias, c) = ([m, k], [n, k], [n], [m, n]);
+        let sizes: Vec<([i64; 2], [i64; 1], [i64; 2])> =
+            spans.iter().map(|span| ([n * span, k], [n * span], [m, n * span])).collect();
+        let a = [m, k];
         let mut inputs: Vec<(&str, &[i64])> = vec![("x0", &a)];
-        inputs.extend(weights.iter().map(|name| (name.as_str(), &b[..])));
+        inputs.extend(weights.iter().zip(&sizes).map(|(name, (b, _, _))| (name.as_str(), &b[..])));
         if has_bias == 1 {
-            inputs.extend(biases.iter().map(|name| (name.as_str(), &bias[..])));
+            inputs.extend(biases.iter().zip(&sizes).map(|(name, (_, bias, _))| (name.as_str(), &bias[..])));
         }
-        let outputs: Vec<(&str, &[i64])> = results.iter().map(|name| (name.as_str(), &c[..])).collect();
+        let outputs: Vec<(&str, &[i64])> =
+            results.iter().zip(&sizes).map(|(name, (_, _, c))| (name.as_str(), &c[..])).collect();
         let own = region(&inputs, &outputs);
         let of = |at: usize| {
             let bias = (has_bias == 1).then(|| biases[at].clone());
@@ -273,12 +282,16 @@ fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_t
         };
         let mut first = of(0);
         first["a"] = "x0".into();
+        let mut lets = serde_json::json!({ "PARTS": count, "ACT": act });
+        for (name, span) in ["SPAN", "SPAN_1", "SPAN_2"].iter().zip(spans) {
+            lets[name] = (*span).into();
+        }
         let call: Call = serde_json::from_value(serde_json::json!({
             "op": "matmul",
             "tensors": first,
-            "symbols": { "batch": count, "M": m, "N": n, "K": k, "trans_b": 1, "has_bias": has_bias },
+            "symbols": { "batch": spans.iter().sum::<i64>(), "M": m, "N": n, "K": k, "trans_b": 1, "has_bias": has_bias },
             "scalars": {},
-            "lets": { "PARTS": count, "ACT": act },
+            "lets": lets,
             "beside": (1..weights.len()).map(of).collect::<Vec<_>>(),
         }))
         .unwrap();
@@ -294,7 +307,7 @@ fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_t
                 .unwrap_or_else(|error| panic!("{file} {m} rows: {error}"));
             assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {m} rows");
             eprintln!(
-                "{file} {count} of {m} x {n} x {k}: {} {:?}, {}",
+                "{file} {spans:?} of {m} x {n} x {k}: {} {:?}, {}",
                 launches[0].kernel, launches[0].grid, compiled[0].log
             );
         }

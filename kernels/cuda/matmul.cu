@@ -15,6 +15,10 @@ GROUP   = { value = 8,   choices = [4, 8, 16] }   # rows of tiles that run toget
 [let]
 # Products of one a that are computed together: as many matrices b, c and biases, each where it likes. The plan of the operation itself has one.
 PARTS       = "1"
+# Of a product that is wider than others so many matrices of N columns, side by side: products, and `batch` in all.
+SPAN        = "1"
+SPAN_1      = "1"
+SPAN_2      = "1"
 # What becomes of each element of c at last, in a region of a model: 1 gelu, 2 gelu by tanh, 3 silu, 4 relu.
 ACT         = "0"
 VEC         = "16 / dtype_bytes"
@@ -53,19 +57,37 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
 
 using namespace ws;
 
-/* What each of PARTS products has for itself comes as so many arguments: all of them, and that of product `part`. */
+/* What each of PARTS products has for itself comes as so many arguments: all of them, and that of the product which a matrix of N columns belongs to. */
 #if PARTS == 1
 #define EACH(type, name) type name
-#define OF(part, name) name
+#define OF(matrix, name) name
 #elif PARTS == 2
 #define EACH(type, name) type name, type name##_1
-#define OF(part, name) ((part) == 0 ? name : name##_1)
+#define OF(matrix, name) (product_of(matrix) == 0 ? name : name##_1)
 #else
 #define EACH(type, name) type name, type name##_1, type name##_2
-#define OF(part, name) ((part) == 0 ? name : (part) == 1 ? name##_1 : name##_2)
+#define OF(matrix, name) (product_of(matrix) == 0 ? name : product_of(matrix) == 1 ? name##_1 : name##_2)
 #endif
-/* Where the matrix of this number begins in its tensor, in matrices. */
-#define WITHIN(matrix) (PARTS > 1 ? 0 : (matrix))
+constexpr bool MIXED = SPAN != 1 || SPAN_1 != 1 || SPAN_2 != 1; /* products of several widths */
+
+__device__ int product_of(int64_t matrix) {
+    return PARTS == 1 ? 0 : !MIXED ? (int)matrix : (matrix >= SPAN) + (PARTS > 2 && matrix >= SPAN + SPAN_1);
+}
+/* Its number among the matrices in tensors b and c: one behind the other, or those of a product side by side. */
+__device__ int64_t within(int64_t matrix) {
+    const int product = product_of(matrix);
+    return PARTS == 1 ? matrix : !MIXED ? 0 : matrix - (product == 0 ? 0 : product == 1 ? SPAN : SPAN + SPAN_1);
+}
+/* Columns that rows of c have, and of b where it is not transposed. */
+__device__ int64_t width_of(int64_t matrix, int64_t N) {
+    const int product = product_of(matrix);
+    return !MIXED ? N : N * (product == 0 ? SPAN : product == 1 ? SPAN_1 : SPAN_2);
+}
+/* Elements of c before it; of its bias; and matrices of a. */
+__device__ int64_t c_before(int64_t matrix, int64_t M, int64_t N) { return within(matrix) * (PARTS > 1 ? N : M * N); }
+__device__ int64_t b_before(int64_t matrix, int64_t N, int64_t K) { return within(matrix) * (PARTS > 1 && !WS_TRANS_B ? N : K * N); }
+__device__ int64_t bias_before(int64_t matrix, int64_t N) { return PARTS > 1 ? within(matrix) * N : 0; }
+__device__ int64_t of_a(int64_t matrix) { return PARTS > 1 ? 0 : matrix; }
 
 __device__ float activated(float v) {
 #if ACT == 1
@@ -233,9 +255,10 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
     const int64_t group = tile / (GROUP * tiles_n) * GROUP, within = tile % (GROUP * tiles_n);
     const int64_t height = min((int64_t)GROUP, tiles_m - group);
     const int64_t i0 = (group + within % height) * BM, j0 = within / height * BN;
-    a += (WITHIN(matrix) * M + i0) * K;
-    const T *const b = OF(matrix, b_all) + WITHIN(matrix) * K * N + (WS_TRANS_B ? j0 * K : j0), *const bias = OF(matrix, bias_all);
-    T *const c = OF(matrix, c_all) + (WITHIN(matrix) * M + i0) * N + j0;
+    const int64_t wide = width_of(matrix, N); /* elements from one row of c to the next */
+    a += (of_a(matrix) * M + i0) * K;
+    const T *const b = OF(matrix, b_all) + b_before(matrix, N, K) + (WS_TRANS_B ? j0 * K : j0), *const bias = OF(matrix, bias_all) + bias_before(matrix, N);
+    T *const c = OF(matrix, c_all) + c_before(matrix, M, N) + i0 * wide + j0;
 
     const int warp = threadIdx.x / 32, part = warp / WARPS_MN;
     const int row = warp % WARPS_MN / (BN / WARP_N) * WARP_M, column = warp % (BN / WARP_N) * WARP_N;
@@ -245,7 +268,7 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
 #if WS_TRANS_B
     TileCopy<BN, B_CHUNKS, false> copy_b(b, K, N - j0, K);
 #else
-    TileCopy<BK, B_CHUNKS, true> copy_b(b, N, K, N - j0);
+    TileCopy<BK, B_CHUNKS, true> copy_b(b, wide, K, N - j0);
 #endif
     uint4 *filling = stages, *const ring_end = stages + STAGES * STAGE;
     int to_copy = slices;
@@ -313,7 +336,7 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
     if (N % VEC != 0) { /* rows of c begin anywhere: a warp writes a row's neighbouring words at once */
         constexpr int PER = 4 / sizeof(T);
         for (int i = warp; i < rows_here; i += THREADS / 32) {
-            T *const to = c + i * N;
+            T *const to = c + i * wide;
             for (int j = threadIdx.x % 32 * PER - (int)((uintptr_t)to / sizeof(T) % PER); j < width; j += 32 * PER) {
                 __align__(4) T out[PER];
 #pragma unroll
@@ -334,6 +357,6 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
         __align__(16) T out[VEC];
 #pragma unroll
         for (int e = 0; e < VEC; e++) out[e] = finished(i, j + e);
-        *(uint4 *)(c + i * N + j) = *(uint4 *)out;
+        *(uint4 *)(c + i * wide + j) = *(uint4 *)out;
     }
 }

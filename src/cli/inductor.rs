@@ -12,7 +12,7 @@ use crate::kernel::{KernelFile, Language, kernel_file};
 use crate::op::{Bar, Dtype, OpSource};
 use crate::profile::{Compiled, RankedTarget};
 use crate::torch::Python;
-use crate::torch::inductor::{Gpu, Start, start};
+use crate::torch::inductor::{Gpu, Start, UNCHOSEN, start};
 use crate::torch::model::{Kind, Region};
 use crate::workspace::Workspace;
 
@@ -119,7 +119,12 @@ pub(super) fn for_regions(
         return BTreeMap::new();
     }
     let wanted: Vec<(&OpSource, Dtype)> = asked.iter().map(|(_, source, dtype)| (source, *dtype)).collect();
-    let starts = match start(&Python::chosen(python.python.as_deref()), &wanted, gpu, &mut |_| {}) {
+    let mut said = |line: &str| {
+        if line.contains(UNCHOSEN) {
+            tell(&format!("note: {line}"));
+        }
+    };
+    let starts = match start(&Python::chosen(python.python.as_deref()), &wanted, gpu, &mut said) {
         Ok(starts) => starts,
         Err(error) => {
             tell(&format!("note: regions begin without Inductor's kernels: {error}; {}", error.hint()));

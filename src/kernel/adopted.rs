@@ -155,8 +155,17 @@ fn in_plan(document: &mut DocumentMut, call: &Call) {
 }
 
 /// Behind every argument that a further computation has for itself that one's: of a tensor map `b_map` the same over the other tensor, named
-/// `b_map_1`. Names of tensors are still those of `theirs`, but for these.
+/// `b_map_1`, with the constants that the kernel has under such a name (`SPAN_1` for `SPAN`). Names of tensors are still those of `theirs`, but
+/// for these.
 fn beside(document: &mut DocumentMut, number: usize, more: &BTreeMap<String, Option<String>>) {
+    let lets = document.get("let").and_then(Item::as_table);
+    let constants: Vec<(String, String)> = lets
+        .into_iter()
+        .flat_map(|lets| lets.iter().map(move |(name, _)| (lets, name)))
+        .map(|(lets, name)| (lets, name, format!("{name}_{number}")))
+        .filter(|(lets, _, further)| lets.contains_key(further))
+        .map(|(_, name, further)| (name.to_owned(), further))
+        .collect();
     let mut names: BTreeMap<String, String> =
         more.iter().map(|(own, name)| (own.clone(), name.clone().unwrap_or_else(|| own.clone()))).collect();
     if let Some(maps) = document.get_mut("tensormap").and_then(|item| item.as_array_of_tables_mut()) {
@@ -173,6 +182,7 @@ fn beside(document: &mut DocumentMut, number: usize, more: &BTreeMap<String, Opt
             if let Some(tensor) = text(&row, "tensor").and_then(|tensor| names.get(&tensor).cloned()) {
                 row.insert("tensor", value(tensor));
             }
+            own_constants(&mut row, &constants);
             names.insert(name, other);
             maps.push(row);
         }
@@ -189,6 +199,23 @@ fn beside(document: &mut DocumentMut, number: usize, more: &BTreeMap<String, Opt
                 args.insert(at, other.as_str());
                 at += 1;
             }
+        }
+    }
+}
+
+/// Sizes and strides of a tensor map with other constants in place of some.
+fn own_constants(map: &mut Table, constants: &[(String, String)]) {
+    for key in ["dims", "strides"] {
+        let Some(list) = map.get_mut(key).and_then(Item::as_array_mut) else { continue };
+        for one in list.iter_mut() {
+            let Some(text) = one.as_str() else { continue };
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let words = text.split_inclusive(|c| !is_word(c)).map(|piece| {
+                let word = piece.trim_end_matches(|c| !is_word(c));
+                let named = constants.iter().find(|(name, _)| name == word).map_or(word, |(_, further)| further.as_str());
+                format!("{named}{}", &piece[word.len()..])
+            });
+            *one = words.collect::<String>().into();
         }
     }
 }

@@ -290,3 +290,44 @@ fn several_products_of_one_tensor_have_a_matrix_a_map_and_a_result_each() {
     );
     assert!(error.unwrap_err().to_string().contains("several at once"));
 }
+
+#[test]
+fn a_wider_product_among_several_is_some_matrices_side_by_side() {
+    // Three times 768 columns, and twice 768.
+    let inputs = [
+        ("x0", "[\"128\", \"768\"]"),
+        ("w0", "[\"2304\", \"768\"]"),
+        ("w1", "[\"768\", \"768\"]"),
+        ("w2", "[\"768\", \"768\"]"),
+    ];
+    let outputs = [("out0", "[\"128\", \"2304\"]"), ("out1", "[\"128\", \"768\"]"), ("out2", "[\"128\", \"768\"]")];
+    let own = region_with(&inputs, &outputs);
+    let call: Call = serde_json::from_value(serde_json::json!({
+        "op": "matmul",
+        "tensors": { "a": "x0", "b": "w0", "bias": null, "c": "out0" },
+        "symbols": { "batch": 5, "M": 128, "N": 768, "K": 768, "trans_b": 1, "has_bias": 0 },
+        "scalars": {},
+        "lets": { "PARTS": 3, "SPAN": 3, "SPAN_1": 1, "SPAN_2": 1 },
+        "beside": [{ "b": "w1", "bias": null, "c": "out1" }, { "b": "w2", "bias": null, "c": "out2" }],
+    }))
+    .unwrap();
+    let text = embedded("kernels/cuda/nvidia-h200/matmul.cu").unwrap();
+    // In tiles of 256 columns, which the copy engine stores.
+    let text = text.replace("when = \"BY_MAP\"", "when = \"1\"");
+    let text = adopted(&text, (Some(&operation("matmul")), &own), &call, Dtype::Bf16, &hopper()).unwrap();
+    let kernel = KernelFile::parse(&text).unwrap();
+    let resolution = kernel.resolve(&Shape::default(), Dtype::Bf16, &hopper()).unwrap();
+    let launch = kernel.launches(&own, &[], &resolution, &hopper()).unwrap().remove(0);
+    let maps: Vec<_> = launch
+        .args
+        .iter()
+        .filter_map(|argument| match argument {
+            Argument::TensorMap(map) => Some((map.source, map.dims.last().copied(), map.strides_bytes.last().copied())),
+            _ => None,
+        })
+        .collect();
+    let of = |tensor, matrices, apart: u64| (MapSource::Tensor(tensor), Some(matrices), Some(apart * 2));
+    let (b, c) = (768 * 768, 768);
+    let expected = [of(0, 1, 128 * 768), of(1, 3, b), of(2, 1, b), of(3, 1, b), of(4, 3, c), of(5, 1, c), of(6, 1, c)];
+    assert_eq!(maps, expected);
+}

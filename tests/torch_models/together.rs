@@ -16,12 +16,17 @@ def mm(x: torch.Tensor, w: torch.Tensor, n: int) -> torch.Tensor:
 
 mm.register_fake(lambda x, w, n: x @ w)
 
-def several(function, count):
-    gm = make_fx(function, tracing_mode='fake')(*(torch.randn(16, 16) for _ in range(count)))
+def several(function, count, widths=()):
+    widths = list(widths) or [16] * count
+    gm = make_fx(function, tracing_mode='fake')(*(torch.randn(16, width) for width in widths))
     return gm.graph, [one for one in regions.cut(gm)[2] if len(one.outputs) > 1]
 
 def sizes(function, count):
     return [len(one.outputs) for one in several(function, count)[1]]
+
+def of_widths(*widths):
+    regions_ = several(lambda x, *w: [x @ one for one in w], 0, (16, *widths))[1]
+    return [[node.meta['val'].shape[1] for node in one.outputs] for one in regions_]
 
 def dependent(x, a, b, c):
     q, k = x @ a, x @ b
@@ -37,6 +42,7 @@ print(json.dumps(dict(
     five=sizes(lambda x, *w: [x @ one for one in w], 6),
     behind=sizes(dependent, 4),
     others=sizes(lambda x, a, b: [mm(x, a, 1), mm(x, b, 1)], 3),
+    narrower=[of_widths(256, 64, 64), of_widths(192, 128), of_widths(128, 50, 64), of_widths(64 * 40, 64)],
     apart=[regions.is_acyclic(graph, [one]) for one in both],
     together=regions.is_acyclic(graph, both),
 )))
@@ -51,6 +57,8 @@ fn products_of_one_tensor_are_taken_together_where_nothing_lies_between_them() {
     assert_eq!(seen["five"], json!([3, 2]), "three at the most");
     assert_eq!(seen["behind"], json!([3]), "what reads two of them is left out");
     assert_eq!(seen["others"], json!([]), "somebody's own operator of that name");
+    // Queries of four heads to keys and values of one; widths whose common part is narrower than either; none; and far too many parts.
+    assert_eq!(seen["narrower"], json!([[[256, 64, 64]], [[192, 128]], [[128, 64]], []]));
     // Each could be one call; both cannot, since either reads of the other.
     assert_eq!((&seen["apart"], &seen["together"]), (&json!([true, true]), &json!(false)), "{seen}");
 }

@@ -38,9 +38,13 @@ DEPTH   = { value = 4,   choices = [3, 4] }       # stages in flight, if shared 
 [let]
 # Products of one a that are computed together: as many matrices b, c and biases, each where it likes. The plan of the operation itself has one.
 PARTS       = "1"
+# Of a product that is wider than others so many matrices of N columns, side by side: products, and `batch` in all.
+SPAN        = "1"
+SPAN_1      = "1"
+SPAN_2      = "1"
 # What becomes of each element of c at last, in a region of a model: 1 gelu, 2 gelu by tanh, 3 silu, 4 relu.
 ACT         = "0"
-MATRICES    = "PARTS > 1 ? 1 : batch"      # that lie in one tensor
+MATRICES    = "PARTS > 1 ? 1 : batch"      # of a
 ONE_ROW     = "dtype_bytes == 2 && trans_b == 1 && M == 1 && N <= ONE_WIDE && K % 8 == 0"
 FEW_ROWS    = "!ONE_ROW && dtype_bytes == 2 && trans_b == 1 && M <= FEW && N <= FEW_WIDE && K % 64 == 0"
 TOKENS      = "M <= 8 ? 8 : 16"
@@ -139,7 +143,7 @@ swizzle = "128B"
 name = "b_map"
 tensor = "b"
 when = "PIECES > 1"
-dims = ["64", "8", "K / 64", "N / 8", "MATRICES"]
+dims = ["64", "8", "K / 64", "N / 8", "PARTS > 1 ? SPAN : batch"]
 strides = ["K", "64", "8 * K", "N * K"]
 box = ["64", "8", "PIECES", "TILE_N / 16", "1"]
 swizzle = "128B"
@@ -147,23 +151,23 @@ swizzle = "128B"
 name = "b_map"
 tensor = "b"
 when = "trans_b == 1"
-dims = ["K", "N", "MATRICES"]
+dims = ["K", "N", "PARTS > 1 ? SPAN : batch"]
 strides = ["K", "N * K"]
 box = ["64", "TILE_N / 2", "1"]
 swizzle = "128B"
 [[tensormap]]
 name = "b_map"
 tensor = "b"
-dims = ["N", "K", "MATRICES"]
-strides = ["N", "K * N"]
+dims = ["N", "K", "PARTS > 1 ? SPAN : batch"]
+strides = ["N * SPAN", "PARTS > 1 ? N : K * N"]
 box = ["64", "64", "1"]
 swizzle = "128B"
 [[tensormap]]
 name = "c_map"
 tensor = "c"
 when = "BY_MAP"
-dims = ["N", "M", "MATRICES"]
-strides = ["N", "M * N"]
+dims = ["N", "M", "PARTS > 1 ? SPAN : batch"]
+strides = ["N * SPAN", "PARTS > 1 ? N : M * N"]
 box = ["64", "16", "1"]
 swizzle = "128B"
 [[tensormap]]    # c is stored otherwise; this one is not used
@@ -251,19 +255,37 @@ args   = ["a", "b", "bias", "c", "batch", "M", "N", "K", "has_bias"]
 
 using namespace ws;
 
-/* What each of PARTS products has for itself comes as so many arguments: all of them, and that of product `part`. */
+/* What each of PARTS products has for itself comes as so many arguments: all of them, and that of the product which a matrix of N columns belongs to. */
 #if PARTS == 1
 #define EACH(type, name) type name
-#define OF(part, name) name
+#define OF(matrix, name) name
 #elif PARTS == 2
 #define EACH(type, name) type name, type name##_1
-#define OF(part, name) ((part) == 0 ? name : name##_1)
+#define OF(matrix, name) (product_of(matrix) == 0 ? name : name##_1)
 #else
 #define EACH(type, name) type name, type name##_1, type name##_2
-#define OF(part, name) ((part) == 0 ? name : (part) == 1 ? name##_1 : name##_2)
+#define OF(matrix, name) (product_of(matrix) == 0 ? name : product_of(matrix) == 1 ? name##_1 : name##_2)
 #endif
-/* Where the matrix of this number begins in its tensor, in matrices. */
-#define WITHIN(matrix) (PARTS > 1 ? 0 : (matrix))
+constexpr bool MIXED = SPAN != 1 || SPAN_1 != 1 || SPAN_2 != 1; /* products of several widths */
+
+__device__ int product_of(int64_t matrix) {
+    return PARTS == 1 ? 0 : !MIXED ? (int)matrix : (matrix >= SPAN) + (PARTS > 2 && matrix >= SPAN + SPAN_1);
+}
+/* Its number among the matrices in tensors b and c: one behind the other, or those of a product side by side. */
+__device__ int64_t within(int64_t matrix) {
+    const int product = product_of(matrix);
+    return PARTS == 1 ? matrix : !MIXED ? 0 : matrix - (product == 0 ? 0 : product == 1 ? SPAN : SPAN + SPAN_1);
+}
+/* Columns that rows of c have, and of b where it is not transposed. */
+__device__ int64_t width_of(int64_t matrix, int64_t N) {
+    const int product = product_of(matrix);
+    return !MIXED ? N : N * (product == 0 ? SPAN : product == 1 ? SPAN_1 : SPAN_2);
+}
+/* Elements of c before it; of its bias; and matrices of a. */
+__device__ int64_t c_before(int64_t matrix, int64_t M, int64_t N) { return within(matrix) * (PARTS > 1 ? N : M * N); }
+__device__ int64_t b_before(int64_t matrix, int64_t N, int64_t K) { return within(matrix) * (PARTS > 1 && !WS_TRANS_B ? N : K * N); }
+__device__ int64_t bias_before(int64_t matrix, int64_t N) { return PARTS > 1 ? within(matrix) * N : 0; }
+__device__ int64_t of_a(int64_t matrix) { return PARTS > 1 ? 0 : matrix; }
 
 __device__ float activated(float v) {
 #if ACT == 1
@@ -291,7 +313,7 @@ static_assert(!LATER || TILE_M * TILE_N * 2 <= RING * SLICE_BYTES, "a whole tile
 static_assert(A_ROWS + TILE_N >= 64, "wgmma reads 64 rows of a, whatever they are");
 
 /* Stores COLUMNS columns, from `column` on, of rows `row` and `row` + 8, two neighbours at a time. */
-template <int COLUMNS> __device__ void store(const float *sums, T *c, int64_t row, int64_t column, int64_t M, int64_t N) {
+template <int COLUMNS> __device__ void store(const float *sums, T *c, int64_t row, int64_t column, int64_t M, int64_t N, int64_t width) {
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; j++)
 #pragma unroll
@@ -299,7 +321,7 @@ template <int COLUMNS> __device__ void store(const float *sums, T *c, int64_t ro
             const int64_t i = row + e * 8, at = column + j * 8 + threadIdx.x % 4 * 2;
             if (i >= M || at >= N) continue;
             const uint32_t both = pack(sums[j * 4 + e * 2], sums[j * 4 + e * 2 + 1]);
-            T *to = c + i * N + at;
+            T *to = c + i * width + at;
             if (N % 2 == 0) *(uint32_t *)to = both;
             else {
                 to[0] = (T)both;
@@ -310,7 +332,7 @@ template <int COLUMNS> __device__ void store(const float *sums, T *c, int64_t ro
 
 /* The same for a warp's 16 rows, where a row of c begins at any element: through 16 rows of 36 words (32, and 4 that keep rows in different banks), so
    that a warp writes 128 neighbouring bytes at once. */
-template <int COLUMNS> __device__ void store_by_rows(uint32_t *words, const float *sums, T *c, int64_t row, int64_t column, int64_t M, int64_t N) {
+template <int COLUMNS> __device__ void store_by_rows(uint32_t *words, const float *sums, T *c, int64_t row, int64_t column, int64_t M, int64_t N, int64_t wide) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int begin = 0; begin < COLUMNS; begin += 64) {
@@ -324,7 +346,7 @@ template <int COLUMNS> __device__ void store_by_rows(uint32_t *words, const floa
         const int width = (int)min((int64_t)min(64, COLUMNS - begin), N - column - begin), rows = (int)min((int64_t)16, M - row);
         if (width <= 0) break;
         for (int i = 0; i < rows; i++) {
-            T *const to = c + (row + i) * N + column + begin;
+            T *const to = c + (row + i) * wide + column + begin;
             const T *const from = (const T *)(words + i * 36);
             /* Pairs of elements that lie in one word of c; at the ends half of one may be somebody else's. */
             for (int j = lane * 2 - (int)((uintptr_t)to / sizeof(T) % 2); j < width; j += 64) {
@@ -402,7 +424,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
        must be there. 16 bytes at a time, to where the copy engine would have put them. */
     ws_wait_for_previous();
     if (threadIdx.x < MULTIPLIERS) {
-        const T *const a_matrix = a_elements + WITHIN(matrix) * M * K, *const b_matrix = OF(matrix, b_elements) + WITHIN(matrix) * K * N;
+        const T *const a_matrix = a_elements + of_a(matrix) * M * K, *const b_matrix = OF(matrix, b_elements) + b_before(matrix, N, K);
 #pragma unroll
         for (int slice = 0; slice < OWN_SLICES; slice++) {
             char *const stage = ring + slice * SLICE_BYTES;
@@ -423,7 +445,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                 bring(stage + A_BYTES, row, chunk, b_matrix + (int64_t)(j0 + row) * K + k + chunk * 8, j0 + row < N && k + chunk * 8 < K);
 #else /* boxes of 64 columns, a row for each term */
                 const int row = line + i % 2 * 32, column = j0 + i / 2 * 64 + chunk * 8;
-                bring(stage + A_BYTES + i / 2 * 8192, row, chunk, b_matrix + (int64_t)(k + row) * N + column, k + row < K && column < N);
+                bring(stage + A_BYTES + i / 2 * 8192, row, chunk, b_matrix + (int64_t)(k + row) * width_of(matrix, N) + column, k + row < K && column < N);
 #endif
             }
             asm volatile("cp.async.commit_group;" ::: "memory");
@@ -444,7 +466,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
     if (LATER && OWN_SLICES == 0 && PAIR > 1 && threadIdx.x == MULTIPLIERS)
         for (; early < min(RING, last - first); early++) {
             arrive_and_expect(full + early, SLICE_BYTES);
-            copy_box(ring + early * SLICE_BYTES, a_map, (first + early) * 64, i0, WITHIN(matrix), full + early, false, 0);
+            copy_box(ring + early * SLICE_BYTES, a_map, (first + early) * 64, i0, (int)of_a(matrix), full + early, false, 0);
         }
     if (threadIdx.x == MULTIPLIERS) prefetch(a_map), prefetch(OF(matrix, b_map)), prefetch(OF(matrix, c_map));
     ws_next_may_begin(); /* in a pass of a model: as blocks leave, those of the next launch come, and wait for the end of this one */
@@ -484,16 +506,16 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                             char *const b = ring + s * SLICE_BYTES + A_BYTES * PIECES;
                             const int at = peer * OWN_BOXES + box, column = j0 + at * (TILE_N / BOXES), k = slice * 64;
                             char *const to = b + at * (B_BYTES / BOXES * PIECES);
-                            if (PIECES > 1) copy_pieces(to, OF(matrix, b_map), slice * PIECES, column, WITHIN(matrix), full + s);
+                            if (PIECES > 1) copy_pieces(to, OF(matrix, b_map), slice * PIECES, column, (int)within(matrix), full + s);
                             else
-                                copy_box(to, OF(matrix, b_map), WS_TRANS_B ? k : column, WS_TRANS_B ? column : k, WITHIN(matrix), full + s, PAIR > 1,
+                                copy_box(to, OF(matrix, b_map), WS_TRANS_B ? k : column, WS_TRANS_B ? column : k, (int)within(matrix), full + s, PAIR > 1,
                                          (1 << PAIR) - 1);
                         }
                     if (early > 0) early--;
                     else if (brings_a)
 #pragma unroll
                         for (int piece = 0; piece < PIECES; piece++)
-                            copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, WITHIN(matrix),
+                            copy_box(ring + s * SLICE_BYTES + piece * A_BYTES, a_map, (slice * PIECES + piece) * 64, i0, (int)of_a(matrix),
                                      full + s, false, 0);
                 }
             }
@@ -545,7 +567,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
 #pragma unroll
             for (int i = 0; i < TILE_N; i += 128) {
                 const int j = i + threadIdx.x % 128;
-                own[i / 128] = part == 0 && j < TILE_N && j0 + j < N ? OF(matrix, bias)[j0 + j] : T(0);
+                own[i / 128] = part == 0 && j < TILE_N && j0 + j < N ? OF(matrix, bias)[bias_before(matrix, N) + j0 + j] : T(0);
             }
 #endif
             int before = 0, slice = first;
@@ -580,7 +602,7 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                 if (kept_row < M) { /* a box of the tile before leaves meanwhile */
                     next_box();
                     stage_pairs(place(j), kept + j * 16);
-                    if (threadIdx.x % 32 == 0) store_box(place(j), OF(kept_matrix, c_map), kept_column + j * 64, kept_row, WITHIN(kept_matrix));
+                    if (threadIdx.x % 32 == 0) store_box(place(j), OF(kept_matrix, c_map), kept_column + j * 64, kept_row, (int)within(kept_matrix));
                 }
                 wait_for_products<1>();
                 if (j > 0) release(before);
@@ -671,14 +693,14 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                 char *const box = LATER ? ring + (threadIdx.x / 32 * (TILE_N / 64) + j) * 2048 : place(j);
                 if (!LATER) next_box();
                 stage_sums(box, sums + j * 32);
-                if (threadIdx.x % 32 == 0) store_box(box, OF(matrix, c_map), j0 + j * 64, warp_row, WITHIN(matrix));
+                if (threadIdx.x % 32 == 0) store_box(box, OF(matrix, c_map), j0 + j * 64, warp_row, (int)within(matrix));
             }
             if (ODD) flipped ^= 1;
 #elif BY_ROWS
             if (warp_row < M)
-                store_by_rows<TILE_N>((uint32_t *)(extra + threadIdx.x / 32 * 2304), sums, OF(matrix, c) + WITHIN(matrix) * M * N, warp_row, j0, M, N);
+                store_by_rows<TILE_N>((uint32_t *)(extra + threadIdx.x / 32 * 2304), sums, OF(matrix, c) + c_before(matrix, M, N), warp_row, j0, M, N, width_of(matrix, N));
 #elif SPLIT == 1
-            if (warp_row < M) store<TILE_N>(sums, OF(matrix, c) + WITHIN(matrix) * M * N, warp_row + threadIdx.x % 32 / 4, j0, M, N);
+            if (warp_row < M) store<TILE_N>(sums, OF(matrix, c) + c_before(matrix, M, N), warp_row + threadIdx.x % 32 / 4, j0, M, N, width_of(matrix, N));
 #else
             /* Block p of a tile adds up the p-th part of its columns. All lay their sums out where the ring was, as
                [part][warp][four][lane], and the copy engine sends each part to its block, whose barrier counts the bytes. */
@@ -713,8 +735,8 @@ product(const T *__restrict__ a_elements, EACH(const T *__restrict__, b_elements
                     totals[i * 4] = activated(total.x), totals[i * 4 + 1] = activated(total.y);
                     totals[i * 4 + 2] = activated(total.z), totals[i * 4 + 3] = activated(total.w);
                 }
-                store<TILE_N / SPLIT>(totals, OF(matrix, c) + WITHIN(matrix) * M * N, warp_row + threadIdx.x % 32 / 4, j0 + part * (TILE_N / SPLIT),
-                                      M, N);
+                store<TILE_N / SPLIT>(totals, OF(matrix, c) + c_before(matrix, M, N), warp_row + threadIdx.x % 32 / 4, j0 + part * (TILE_N / SPLIT),
+                                      M, N, width_of(matrix, N));
             }
 #endif
         }
@@ -766,10 +788,10 @@ one_row(const T *a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = (int)(K / 8);
     const int64_t blocks = (N + ONE_WARPS * ONE_ROWS - 1) / (ONE_WARPS * ONE_ROWS), matrix = blockIdx.x / blocks;
     const int64_t first = (blockIdx.x % blocks * ONE_WARPS + warp) * ONE_ROWS;
-    const uint4 *const x = (const uint4 *)(a + WITHIN(matrix) * K);
+    const uint4 *const x = (const uint4 *)(a + of_a(matrix) * K);
     const uint4 *rows[ONE_ROWS];
 #pragma unroll
-    for (int r = 0; r < ONE_ROWS; r++) rows[r] = (const uint4 *)(OF(matrix, b) + (WITHIN(matrix) * N + min(first + r, N - 1)) * K);
+    for (int r = 0; r < ONE_ROWS; r++) rows[r] = (const uint4 *)(OF(matrix, b) + (within(matrix) * N + min(first + r, N - 1)) * K);
 
     float2 sums[ONE_ROWS] = {};
     for (int at = lane; at < chunks; at += 32 * ONE_LOADS) {
@@ -798,7 +820,7 @@ one_row(const T *a, EACH(const T *__restrict__, b), EACH(const T *__restrict__, 
         float sum = sums[r].x + sums[r].y;
 #pragma unroll
         for (int other = 16; other; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
-        if (lane == 0 && first + r < N) OF(matrix, c)[WITHIN(matrix) * N + first + r] = ws_store(activated(has_bias ? sum + ws_load(OF(matrix, bias)[first + r]) : sum));
+        if (lane == 0 && first + r < N) OF(matrix, c)[c_before(matrix, 1, N) + first + r] = ws_store(activated(has_bias ? sum + ws_load(OF(matrix, bias)[bias_before(matrix, N) + first + r]) : sum));
     }
 }
 
@@ -837,9 +859,9 @@ few_rows(const T *a, EACH(const T *__restrict__, b), EACH(const T *__restrict__,
     ws_next_may_begin();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int64_t tiles = (N + 15) / 16, matrix = blockIdx.x / tiles, column = blockIdx.x % tiles * 16;
-    const T *const upper = OF(matrix, b) + (WITHIN(matrix) * N + min(column + g, N - 1)) * K + t * 8;
-    const T *const lower = OF(matrix, b) + (WITHIN(matrix) * N + min(column + g + 8, N - 1)) * K + t * 8;
-    const T *const rows = a + (WITHIN(matrix) * M + g) * K + t * 8;
+    const T *const upper = OF(matrix, b) + (within(matrix) * N + min(column + g, N - 1)) * K + t * 8;
+    const T *const lower = OF(matrix, b) + (within(matrix) * N + min(column + g + 8, N - 1)) * K + t * 8;
+    const T *const rows = a + (of_a(matrix) * M + g) * K + t * 8;
     const int chunks = (int)(K / 64);
 
     float sums[TOKENS / 8][4] = {};
@@ -886,8 +908,8 @@ few_rows(const T *a, EACH(const T *__restrict__, b), EACH(const T *__restrict__,
         float sum = 0;
 #pragma unroll
         for (int part = 0; part < FEW_WARPS; part++) sum += parts[part][row][j];
-        if (has_bias) sum += ws_load(OF(matrix, bias)[column + j]);
-        OF(matrix, c)[(WITHIN(matrix) * M + row) * N + column + j] = ws_store(activated(sum));
+        if (has_bias) sum += ws_load(OF(matrix, bias)[bias_before(matrix, N) + column + j]);
+        OF(matrix, c)[c_before(matrix, M, N) + row * width_of(matrix, N) + column + j] = ws_store(activated(sum));
     }
 }
 
@@ -1051,9 +1073,10 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
     const int64_t group = tile / (GROUP * tiles_n) * GROUP, within = tile % (GROUP * tiles_n);
     const int64_t height = min((int64_t)GROUP, tiles_m - group);
     const int64_t i0 = (group + within % height) * BM, j0 = within / height * BN;
-    a += (WITHIN(matrix) * M + i0) * K;
-    const T *const b = OF(matrix, b_all) + WITHIN(matrix) * K * N + (WS_TRANS_B ? j0 * K : j0), *const bias = OF(matrix, bias_all);
-    T *const c = OF(matrix, c_all) + (WITHIN(matrix) * M + i0) * N + j0;
+    const int64_t wide = width_of(matrix, N); /* elements from one row of c to the next */
+    a += (of_a(matrix) * M + i0) * K;
+    const T *const b = OF(matrix, b_all) + b_before(matrix, N, K) + (WS_TRANS_B ? j0 * K : j0), *const bias = OF(matrix, bias_all) + bias_before(matrix, N);
+    T *const c = OF(matrix, c_all) + c_before(matrix, M, N) + i0 * wide + j0;
 
     const int warp = threadIdx.x / 32, part = warp / WARPS_MN;
     const int row = warp % WARPS_MN / (BN / WARP_N) * WARP_M, column = warp % (BN / WARP_N) * WARP_N;
@@ -1063,7 +1086,7 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
 #if WS_TRANS_B
     TileCopy<BN, B_CHUNKS, false> copy_b(b, K, N - j0, K);
 #else
-    TileCopy<BK, B_CHUNKS, true> copy_b(b, N, K, N - j0);
+    TileCopy<BK, B_CHUNKS, true> copy_b(b, wide, K, N - j0);
 #endif
     uint4 *filling = stages, *const ring_end = stages + STAGES * STAGE;
     int to_copy = slices;
@@ -1131,7 +1154,7 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
     if (N % VEC != 0) { /* rows of c begin anywhere: a warp writes a row's neighbouring words at once */
         constexpr int PER = 4 / sizeof(T);
         for (int i = warp; i < rows_here; i += THREADS / 32) {
-            T *const to = c + i * N;
+            T *const to = c + i * wide;
             for (int j = threadIdx.x % 32 * PER - (int)((uintptr_t)to / sizeof(T) % PER); j < width; j += 32 * PER) {
                 __align__(4) T out[PER];
 #pragma unroll
@@ -1152,7 +1175,7 @@ matmul(const T *__restrict__ a, EACH(const T *__restrict__, b_all), EACH(const T
         __align__(16) T out[VEC];
 #pragma unroll
         for (int e = 0; e < VEC; e++) out[e] = finished(i, j + e);
-        *(uint4 *)(c + i * N + j) = *(uint4 *)out;
+        *(uint4 *)(c + i * wide + j) = *(uint4 *)out;
     }
 }
 

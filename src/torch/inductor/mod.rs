@@ -72,6 +72,9 @@ enum Answer {
     Written(Box<Written>),
 }
 
+/// What [`start`] tells of a kernel whose block sizes are the first that Inductor has, and why.
+pub const UNCHOSEN: &str = "Inductor's own choice of block sizes cannot be had";
+
 /// Has Inductor write kernels for operations that PyTorch evaluates, each for one type, in one process; `tell` hears what it is doing.
 /// Block sizes are chosen as the way of torch.compile chooses them that a kernel must beat: those of max-autotune take some seconds a kernel.
 ///
@@ -110,9 +113,17 @@ pub fn start(
     let file = if wanted.len() == 1 { format!("{}.py", first.name) } else { format!("{} operations", wanted.len()) };
     let limit = LIMIT + LIMIT_OF_EACH * u32::try_from(ops.len()).unwrap_or(u32::MAX);
     let about = About { file: &file, doing: "having Inductor write kernels", limit: Some(limit) };
-    let request = serde_json::json!({"asked": asked, "device": device});
-    let answer = ask_about(python, PROGRAM, request, about, tell)?;
-    let answers: Vec<Answer> = serde_json::from_str(&answer).map_err(|error| TorchError::Talk(error.to_string()))?;
+    let mut answers: Vec<Answer> = Vec::new();
+    // A process ends early where one of these kernels goes astray: it could have nothing of the GPU any more.
+    while answers.len() < asked.len() {
+        let request = serde_json::json!({"asked": asked[answers.len()..], "device": device});
+        let answer = ask_about(python, PROGRAM, request, about, tell)?;
+        let some: Vec<Answer> = serde_json::from_str(&answer).map_err(|error| TorchError::Talk(error.to_string()))?;
+        if some.is_empty() {
+            return Err(TorchError::Talk("it answers nothing".to_owned()));
+        }
+        answers.extend(some);
+    }
     for ((place, op, dtype), answer) in ops.iter().zip(answers) {
         starts[*place] = match answer {
             Answer::Nothing { none } => Start::Nothing(none),

@@ -4,6 +4,7 @@ answers, JSON both, to the file that the request names."""
 import contextlib
 import inspect
 import json
+import os
 import sys
 import types
 
@@ -236,6 +237,10 @@ def most(blocks):
     return {block: TRITON_MAX_BLOCK[block.removesuffix("BLOCK")] for block in blocks if block.endswith("BLOCK")}
 
 
+# Said of a kernel whose configuration is the first that Inductor has.
+UNCHOSEN = "Inductor's own choice of block sizes cannot be had"
+
+
 def chosen_by_inductor(code, forms, request, kernels):
     """The configuration of each kernel that Inductor's own timing chooses on this device; empty where it cannot be asked."""
 
@@ -257,7 +262,8 @@ def chosen_by_inductor(code, forms, request, kernels):
                 found[name] = config_form(launchers[0].config)
         return found
     except Exception as error:
-        print(f"@Inductor's own choice of block sizes cannot be had: {type(error).__name__}: {first_line(error)}", file=sys.stderr, flush=True)
+        name = request["file"].removesuffix(".py")
+        print(f"@{name}: {UNCHOSEN}: {type(error).__name__}: {first_line(error)}", file=sys.stderr, flush=True)
         return {}
 
 
@@ -275,6 +281,15 @@ def answered(asked, device):
         return {"none": f"{type(error).__name__}: {first_line(error)}"}
 
 
+def is_lost():
+    """Whether a kernel went astray: the process can have nothing of the GPU any more."""
+    try:
+        torch.cuda.synchronize()
+        return False
+    except Exception:
+        return True
+
+
 def main():
     import warnings
 
@@ -285,13 +300,18 @@ def main():
     if request["device"]["pretend"]:
         pretend(request["device"]["pretend"])
     take_templates()
-    answers = []
+    answers, lost = [], False
     for asked in request["asked"]:
         print(f"@asking Inductor for {asked['file'].removesuffix('.py')}", file=sys.stderr, flush=True)
         answers.append(answered(asked, request["device"]))
         torch._dynamo.reset()
+        lost = not request["device"]["pretend"] and is_lost()
+        if lost:  # the rest is asked of another process
+            break
     with open(request["answer"], "w") as file:
         json.dump(answers, file)
+    if lost:  # what ends in order would ask the GPU once more
+        os._exit(0)
 
 
 main()

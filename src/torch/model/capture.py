@@ -255,7 +255,7 @@ def breaks(model, arguments):
             said = torch._dynamo.explain(model)(*arguments)
         found = []
         for one in said.break_reasons:
-            frames = [frame for frame in one.user_stack if "/torch/" not in frame.filename]
+            frames = [frame for frame in one.user_stack if not frame.filename.startswith(TORCH)]
             frame = frames[-1] if frames else None
             place = f"{os.path.basename(frame.filename)}:{frame.lineno}: " if frame else ""
             first = next((line.strip() for line in str(one.reason).splitlines() if line.strip()), "")

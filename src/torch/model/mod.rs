@@ -192,7 +192,11 @@ impl Region {
             return Err("nothing is known of its text".into());
         };
         let problem = Problem::region(&format!("{}.py", self.name), text, described.clone(), bar);
-        problem.map(|problem| problem.source).map_err(|error| error.to_string())
+        problem.map(|problem| problem.source).map_err(|error| match error {
+            // It stands in a table of what is no target, behind the region's name.
+            TorchError::Target(why) => why.trim_start_matches(&format!("{}.py: ", self.name)).to_owned(),
+            error => error.to_string(),
+        })
     }
 
     /// Why no kernel can be judged for it, whatever there is to beat.

@@ -5,6 +5,7 @@ both find the same regions under the same hashes. It needs torch and nothing els
 """
 
 import hashlib
+import math
 import operator
 
 import torch
@@ -21,8 +22,9 @@ CALLED = {
 }
 CALLED_IN = {"_c10d_functional", "mkldnn", "mkl", "onednn"}
 
-# So many products of one tensor are one region at the most: as many as the kernels that ship have places for.
-MOST_SIBLINGS = 3
+# So many products of one tensor are one region at the most: as many as the kernels that ship have places for. Where they are of several
+# widths these have a common part of so many columns at the least, of which there are so many at the most in all.
+MOST_SIBLINGS, LEAST_COMMON, MOST_PARTS = 3, 64, 32
 
 
 class Region:
@@ -334,32 +336,42 @@ PRODUCTS = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
 
 
 def siblings(gm, calls):
-    """Products of one tensor by several of one form, such as attention's queries, keys and values: what one kernel can compute at once. Of more than
-    MOST_SIBLINGS each so many."""
+    """Products of one tensor by several that lie alike, such as attention's queries, keys and values, of which the last two may be narrower: what one
+    kernel can compute at once. Of more than MOST_SIBLINGS each so many."""
     order = {node: at for at, node in enumerate(gm.graph.nodes)}
-    alike = {}
+    alike, width = {}, {}
     for call in calls:
         product = next(node for node in call.nodes if not is_moved(node))
         if product.target not in PRODUCTS or product.kwargs or not is_static(call):
             continue
         # What is read as the same numbers in the same order is the same tensor, whoever's view it is.
-        left = product.args[PRODUCTS[product.target]]
-        first = left.meta["val"]
-        read = (root_of(left), form(first), first.storage_offset())
-        alike.setdefault((product.target, *read, *(form(one.meta["val"]) for one in product.args)), []).append(call)
+        at = PRODUCTS[product.target]
+        left, right = (one.meta["val"] for one in product.args[at : at + 2])
+        read = (root_of(product.args[at]), form(left), left.storage_offset())
+        terms, width[call] = right.shape
+        lies = next((way for way, strides in (("turned", (1, terms)), ("rows", (width[call], 1))) if right.stride() == strides), form(right))
+        bias = [(one.meta["val"].dtype, one.meta["val"].stride()) for one in product.args[:at]]
+        alike.setdefault((product.target, *read, right.dtype, lies, *bias), []).append(call)
     found = []
     for some in alike.values():
         while len(some) > 1:
             together, others = [], []
             for call in some:
                 nodes = {node for one in (*together, call) for node in one.nodes}
-                fits = not together or (len(together) < MOST_SIBLINGS and is_convex(nodes))
+                fits = not together or (len(together) < MOST_SIBLINGS and has_common(width[one] for one in (*together, call)) and is_convex(nodes))
                 (together if fits else others).append(call)
             if len(together) > 1:
                 nodes = {node for one in together for node in one.nodes}
                 found.append(Region(sorted(nodes, key=order.get), "joined"))
             some = others
     return found
+
+
+def has_common(widths):
+    """Whether products of so many columns each are some of one width, side by side."""
+    widths = list(widths)
+    common = math.gcd(*widths)
+    return len(set(widths)) == 1 or (common >= LEAST_COMMON and common % LEAST_COMMON == 0 and sum(widths) <= common * MOST_PARTS)
 
 
 def root_of(node):

@@ -93,7 +93,8 @@ def grouped_product(inputs, region):
 
 
 def side_products(shapes, made, region, trial):
-    """Several products of one tensor as one: of as many matrices b, each a tensor of its own, and one a."""
+    """Several products of one tensor as one: of as many matrices b, each a tensor of its own, and one a. Where they are of several widths, each is some
+    of the widest width that is in all, side by side."""
     calls = []
     for at, (node, out) in enumerate(zip(region.outputs, made)):
         if packet(node) not in ("mm", "addmm"):
@@ -107,13 +108,18 @@ def side_products(shapes, made, region, trial):
         if held is None:
             return None
         calls.append(call_of(*held))
-    first = calls[0]
+    first, widths = calls[0], [one["symbols"].pop("N") for one in calls]
     if any(one["symbols"] != first["symbols"] or one["tensors"]["a"] != first["tensors"]["a"] for one in calls) or first["symbols"]["batch"] != 1:
         return None
+    common = math.gcd(*widths)
+    spans = [one // common for one in widths]
+    lets = {"PARTS": len(calls)}
+    if sum(spans) > len(calls):
+        lets.update(zip(("SPAN", "SPAN_1", "SPAN_2"), spans))
     for at, one in enumerate(calls):
         one["tensors"]["c"] = f"out{at}"
     beside = [{own: name for own, name in one["tensors"].items() if own != "a"} for one in calls[1:]]
-    return {**first, "symbols": {**first["symbols"], "batch": len(calls)}, "lets": {"PARTS": len(calls)}, "beside": beside}
+    return {**first, "symbols": {**first["symbols"], "batch": sum(spans), "N": common}, "lets": lets, "beside": beside}
 
 
 def candidates(inputs, out, region):

@@ -1,6 +1,7 @@
 """A region as readable PyTorch: `reference(...)`, which Warpsmith's judge evaluates in any floating type."""
 
 import math
+import os
 
 import torch
 
@@ -350,12 +351,16 @@ def clean(path):
     return path.strip(".")
 
 
+# The folder of PyTorch's own lines; others may lie below a folder of that name.
+TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+
+
 def line_of(node):
     """`model.py:12` and the text of that line."""
     trace = node.meta.get("stack_trace")
     frames = [line.strip() for line in trace.splitlines()] if trace else []
     found = [at for at, line in enumerate(frames) if line.startswith("File ")]
-    own = [at for at in found if "/torch/" not in frames[at]] or found
+    own = [at for at in found if TORCH not in frames[at]] or found
     if not own:
         return None
     at = own[-1]
