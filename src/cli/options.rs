@@ -85,7 +85,7 @@ pub(super) struct ModelArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct LoadArgs {
     /// A function that returns a PyTorch model and its inputs, `(module, inputs)`; its package is in the model's directory, or where Python
-    /// finds all others
+    /// finds all others. Or `transformers`: the directory is a Hugging Face checkpoint, which PyTorch is to run though Warpsmith knows its graph
     #[arg(long = "load", value_name = "PACKAGE.MODULE:FUNCTION")]
     pub(super) function: Option<String>,
 }

@@ -230,8 +230,8 @@ pub(super) fn check_pass(option: Option<&str>, folder: &Path) -> anyhow::Result<
 pub(super) fn of_run(state: &RunState) -> anyhow::Result<&Compiled> {
     state.workload.compiled().with_context(|| {
         format!(
-            "run {} was on {}, and only runs on PyTorch models (directories with a model.py) can be exported; `warpsmith apply` brings \
-             its kernels into your branch",
+            "run {} was on {}, and only runs on PyTorch models (directories with a model.py; a Hugging Face checkpoint of any kind with \
+             --load transformers) can be exported; `warpsmith apply` brings its kernels into your branch",
             state.run, state.model
         )
     })

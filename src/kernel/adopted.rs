@@ -212,7 +212,8 @@ fn own_constants(map: &mut Table, constants: &[(String, String)]) {
             let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
             let words = text.split_inclusive(|c| !is_word(c)).map(|piece| {
                 let word = piece.trim_end_matches(|c| !is_word(c));
-                let named = constants.iter().find(|(name, _)| name == word).map_or(word, |(_, further)| further.as_str());
+                let named =
+                    constants.iter().find(|(name, _)| name == word).map_or(word, |(_, further)| further.as_str());
                 format!("{named}{}", &piece[word.len()..])
             });
             *one = words.collect::<String>().into();

@@ -2,6 +2,7 @@
 //! and nothing is tested.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod checkpoint;
 mod compared;
 mod convolved;
 mod eight;

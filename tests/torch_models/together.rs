@@ -1,7 +1,7 @@
 //! Which nodes make a region together, in graphs that no model here has.
 
 use serde_json::json;
-use warpsmith::torch::model::REGIONS;
+use warpsmith::torch::model::{CAPTURE, REGIONS};
 
 use crate::Place;
 
@@ -61,6 +61,36 @@ fn products_of_one_tensor_are_taken_together_where_nothing_lies_between_them() {
     assert_eq!(seen["narrower"], json!([[[256, 64, 64]], [[192, 128]], [[128, 64]], []]));
     // Each could be one call; both cannot, since either reads of the other.
     assert_eq!((&seen["apart"], &seen["together"]), (&json!([true, true]), &json!(false)), "{seen}");
+}
+
+const ORDERED: &str = "
+import json, torch
+from torch.fx.experimental.proxy_tensor import make_fx
+import capture
+
+capture.MOST_DRAWN = 0
+
+def back_in_order(x, order):
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.numel())
+    return torch.sin(x)[place]
+
+def told(function):
+    gm = make_fx(torch.func.functionalize(function), tracing_mode='fake')(torch.randn(64, 8), torch.randperm(64))
+    region, = capture.fusible_regions(gm)
+    return capture.refused(region, dict(described=dict(inputs=[dict(shape=[64, 8])], flops=0), source=''))
+
+print(json.dumps(dict(back=told(back_in_order), read=told(lambda x, order: torch.sin(x)[order]))))
+";
+
+#[test]
+#[ignore = "full suite"]
+fn what_is_put_where_an_order_says_is_no_target_though_it_is_too_large_to_be_tried() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("capture.py"), CAPTURE).unwrap();
+    let (seen, _) = place.python(ORDERED);
+    assert!(seen["back"].as_str().is_some_and(|why| why.ends_with("what nobody has written is read")), "{seen}");
+    assert!(seen["read"].is_null(), "rows are read that are there, whichever they are: {seen}");
 }
 
 const DRAWN: &str = "

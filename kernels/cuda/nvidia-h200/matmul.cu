@@ -105,11 +105,14 @@ tune = { TILE_M = 64, NARROW = 64, PAIRS = 1, DEEP = 2 }
 [[variant]]    # 128 rows
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && M <= 128"
 tune = { TILE_M = 128, NARROW = 64, PAIRS = 1 }
+[[variant]]    # one wave of an odd number of rows of tiles, of which a pair would leave one empty, or of two rows and few terms
+when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch * ceil_div(M, 128) * ceil_div(N, 256) <= SMS && (ceil_div(M, 128) % 2 == 1 && N >= 1024 || M <= 256 && N >= 2048 && K <= 1024)"
+tune = { TILE_M = 128, NARROW = 64, PAIRS = 1, DEEP = 2 }
 [[variant]]    # few tiles
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch * ceil_div(M, 128) * ceil_div(N, 128) * 8 <= SMS * 2"
 tune = { TILE_M = 64, NARROW = 64, PAIRS = 1 }
 [[variant]]    # not many
-when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch * ceil_div(M, 128) * ceil_div(N, 128) * 2 <= SMS"
+when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0) && batch * ceil_div(M, 128) * ceil_div(N, 128) * (K <= 1024 ? 7 : 8) <= SMS * 4"
 tune = { TILE_M = 64, MAX_SPLIT = 1 }
 [[variant]]    # tiles of 128 x 256
 when = "dtype_bytes == 2 && K % 8 == 0 && (trans_b == 1 || N % 8 == 0)"

@@ -180,9 +180,7 @@ def described(captured, region, parameters, device):
             forms.append({"name": name, "role": role, "shape": shape, "dtype": dtype, "contiguous": True, "figures": found})
         results = [{"shape": shape, "dtype": str(value.dtype).removeprefix("torch.")} for value, (_, shape) in zip(sides[1], made)]
         row["described"] = {"inputs": forms, "outputs": results, "flops": flops(region), "structure": []}
-        size = sum(math.prod(one["shape"]) for one in forms)
-        doubtful = any(value.dtype in WHOLE for value in sides[0]) or any(map(is_unusual, region.nodes))
-        if doubtful and size <= MOST_DRAWN and row["described"]["flops"] <= MOST_TRIED and (why := refused_when_drawn(row["source"])):
+        if why := refused(region, row):
             raise Unwritable(why)
     except Unwritable as error:
         row["why_not"] = str(error)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
+# What names no function, but a checkpoint of whichever kind.
+TRANSFORMERS = "transformers"
 # Tokens of a checkpoint's input, where it takes as many, and samples of speech: a second.
 TOKENS, SAMPLES = 128, 16000
 
@@ -53,8 +55,10 @@ def made(folder, device, seed, named):
 
     def make():
         seeded(seed)
-        if named:
+        if named and named != TRANSFORMERS:
             return of_function(named)
+        if named:
+            return of_checkpoint(folder)
         if os.path.isfile(os.path.join(folder, "model.py")):
             return of_file(os.path.join(folder, "model.py"))
         return of_checkpoint(folder)
@@ -151,8 +155,7 @@ def of_checkpoint(folder):
         if error.name != "transformers":
             raise
         raise SystemExit(
-            f"{folder} is a Hugging Face checkpoint of a kind that Warpsmith has no graph of its own for, so `transformers` is to run it, and "
-            f"{sys.executable} has none; install it there, or give the folder a model.py"
+            f"{folder} is a Hugging Face checkpoint that `transformers` is to run, and {sys.executable} has none; install it there, or give the folder a model.py"
         ) from None
     config = transformers.AutoConfig.from_pretrained(folder)
     config.use_cache = False

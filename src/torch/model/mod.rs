@@ -57,7 +57,7 @@ const LAST_WORDS: usize = 400;
 pub struct Request<'a> {
     /// The model's directory, in full; Python finds modules there.
     pub folder: &'a Path,
-    /// `package.module:function`, which gives the module and its inputs; else `model.py` does, or `config.json`.
+    /// `package.module:function`, which gives the module and its inputs, or `transformers`, for a `config.json`; else `model.py` does, or `config.json`.
     pub load: Option<&'a str>,
     /// `cpu`, `cuda:0`.
     pub device: &'a str,

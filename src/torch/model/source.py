@@ -66,13 +66,27 @@ class Unwritable(Exception):
 MOST_DRAWN, MOST_TRIED = 1 << 26, 1 << 32
 
 
+MEANING = "its whole numbers mean what drawn ones do not, such as an order, or where rows begin"
+UNWRITTEN = "what nobody has written is read"
+
+
+def refused(region, row):
+    """Why nothing can be drawn from which a region gives a result; none where something can, or where it is too large to be tried and nothing speaks against it."""
+    given = row["described"]["inputs"]
+    if not any(node.meta["val"].dtype in WHOLE for node in region.inputs) and not any(map(is_unusual, region.nodes)):
+        return None
+    if sum(math.prod(one["shape"]) for one in given) <= MOST_DRAWN and row["described"]["flops"] <= MOST_TRIED:
+        return refused_when_drawn(row["source"])
+    # Rows are put where an order says: all of them, or some are nobody's.
+    return f"{MEANING}: {UNWRITTEN}" if any("empty" in packet(node) for node in region.nodes) else None
+
+
 def refused_when_drawn(text):
     """Why a text gives no result for values drawn as its own were, or none in double precision: whole numbers may be an order, or say where rows begin, which
     no draw does, and some libraries have single precision alone. None where it gives both."""
     tried = {}
     exec(text, tried)
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    meaning = "its whole numbers mean what drawn ones do not, such as an order, or where rows begin"
     try:
         # Memory that nobody has written is then full of NaN, and of indices that lead nowhere.
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -84,7 +98,7 @@ def refused_when_drawn(text):
                 # A library of another device than this one.
                 return None
             except Exception as error:
-                return f"{meaning}: {'what nobody has written is read' if 'aten.empty' in text else told_first(error)}"
+                return f"{MEANING}: {UNWRITTEN if 'aten.empty' in text else told_first(error)}"
             try:
                 tried["reference"](*(one.double() if one.is_floating_point() else one for one in values))
             except Exception as error:
@@ -93,7 +107,7 @@ def refused_when_drawn(text):
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     given = given if isinstance(given, tuple) else (given,)
     if "aten.empty" in text and any(bool(one.isnan().any()) for one in given):
-        return f"{meaning}: a part of what it gives is never written"
+        return f"{MEANING}: a part of what it gives is never written"
     return None
 
 
