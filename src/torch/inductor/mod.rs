@@ -201,6 +201,34 @@ mod tests {
     }
 
     #[test]
+    fn what_a_process_leaves_unanswered_is_asked_of_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        // It answers one question, as one does whose kernel went astray, and keeps a list of what it was asked about; in the end none.
+        let script = folder.path().join("python");
+        let text = "#!/bin/sh\nrequest=$(cat)\ncd \"$(dirname \"$0\")\"\n\
+                    printf '%s' \"$request\" | grep -o '\"file\":\"[^\"]*' >> asked; echo >> asked\n\
+                    answer=$(printf '%s' \"$request\" | sed 's/.*\"answer\":\"\\([^\"]*\\)\".*/\\1/')\n\
+                    if [ -e mute ]; then echo '[]' > \"$answer\"; else echo '[{\"none\": \"lost\"}]' > \"$answer\"; fi\n";
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let python = Python::chosen(Some(&script));
+        let some = ["one", "two", "three"].map(|name| {
+            let source = source("", "[]");
+            OpSource { name: name.into(), toml: source.toml.replace("twice", name), ..source }
+        });
+        let wanted = some.each_ref().map(|source| (source, Dtype::F32));
+        let answers = start(&python, &wanted, Gpu::Here(0), &mut |_| {}).unwrap();
+        assert!(answers.iter().all(|one| matches!(one, Start::Nothing(why) if why == "lost")), "{answers:?}");
+        let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap().replace("\"file\":\"", "");
+        let lists: Vec<Vec<&str>> = asked.trim().split("\n\n").map(|list| list.lines().collect()).collect();
+        assert_eq!(lists, [vec!["one.py", "two.py", "three.py"], vec!["two.py", "three.py"], vec!["three.py"]]);
+
+        std::fs::write(folder.path().join("mute"), "").unwrap();
+        let error = start(&python, &wanted, Gpu::Here(0), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("it answers nothing"), "{error}");
+    }
+
+    #[test]
     fn tensors_are_asked_about_with_the_sizes_that_kernels_see() {
         let op = source("", "[]").operation().unwrap();
         let said = serde_json::to_value(tensors(&op)).unwrap();
