@@ -8,7 +8,7 @@ use crate::device::{Roofline, roofline};
 use crate::evaluation::Stage;
 use crate::op::{Case, TargetShape};
 use crate::rng::Stream;
-use crate::torch::Files;
+use crate::torch::{self, Files};
 
 use super::Failure;
 use super::bench::{Bench, Taken, draw_inputs};
@@ -334,6 +334,8 @@ impl<B: Backend> Rig<B> {
                 }
                 self.refresh(index, batch)?;
             }
+            // Its threads would share the cores of what is timed.
+            bench.torch().map_or(Ok(()), torch::Oracle::rest).map_err(JudgeError::from)?;
             self.attempt(runner, index, (side, batch), take)
         })?;
         sample.map_err(blame)

@@ -247,6 +247,33 @@ mod tests {
 
     use super::*;
 
+    /// A thread that computes for some milliseconds, as those of PyTorch look for work, and one that sleeps.
+    const BUSY: &str = r"
+import hashlib, threading
+DEVICE, MOST_RESTLESS_S, done = 'cpu', 600.0, []
+begun, never = threading.Event(), threading.Event()
+def computes():
+    begun.set()
+    for _ in range(20):
+        hashlib.pbkdf2_hmac('sha256', b'some', b'more', 20000)
+    done.append(True)
+threading.Thread(target=never.wait, daemon=True).start()
+threading.Thread(target=computes).start()
+begun.wait()
+at_rest()
+print(bool(done))
+";
+
+    #[test]
+    fn pytorch_rests_when_none_of_its_threads_runs_any_more() {
+        let text = format!("{}\n{BUSY}", SOURCE.replace("\nserve()", ""));
+        let Ok(out) = Command::new(crate::workspace::python(None)).args(["-c", &text]).output() else {
+            let _ = writeln!(io::stderr(), "skipped: no Python");
+            return;
+        };
+        assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "True", "{}", String::from_utf8_lossy(&out.stderr));
+    }
+
     /// A GPU whose memory is short: the first try finds none, the second one less than is wanted at once.
     const SHORT: &str = r"
 import torch

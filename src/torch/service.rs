@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -91,6 +92,8 @@ pub struct Service {
     /// The GPU that it computes on, if any.
     gpu: Option<String>,
     process: Mutex<Option<Process>>,
+    /// Whether its threads may still run on a processor that is timed: it was asked something since they were known to rest.
+    restless: AtomicBool,
     /// The socket of another process of this program that shares its own, if one does.
     shared: Option<String>,
     /// Where it listens for others.
@@ -118,7 +121,14 @@ impl Service {
     /// Nothing is started yet.
     #[must_use]
     pub const fn new(python: Python) -> Self {
-        Self { python, gpu: None, process: Mutex::new(None), shared: None, socket: Mutex::new(None) }
+        Self {
+            python,
+            gpu: None,
+            process: Mutex::new(None),
+            restless: AtomicBool::new(false),
+            shared: None,
+            socket: Mutex::new(None),
+        }
     }
 
     /// The same on a GPU, by its UUID.
@@ -180,6 +190,20 @@ impl Service {
         self.ask(None, &Ask::Describe { file, source, values }, &[])
     }
 
+    /// Waits until PyTorch's threads rest, where kernels are timed on the processor and it was asked anything since: they look for more work for some
+    /// milliseconds (7 by libgomp on an AMD EPYC), on the cores of what runs next.
+    ///
+    /// # Errors
+    /// What is wrong with the process.
+    pub(super) fn rest(&self) -> Result<(), TorchError> {
+        if !self.restless.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let _: serde_json::Value = self.ask(None, &Ask::Rest, &[])?;
+        self.restless.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Asks, where `unit` is what the question is about.
     pub(super) fn ask<T: DeserializeOwned>(
         &self,
@@ -188,6 +212,7 @@ impl Service {
         files: &[BorrowedFd<'_>],
     ) -> Result<T, TorchError> {
         let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        self.restless.store(self.gpu.is_none(), Ordering::Relaxed);
         let result = self.ready(&mut slot).and_then(|process| {
             process.hello(&self.python.program)?;
             if let Some(Unit { id, file, source }) = unit

@@ -94,6 +94,14 @@ impl Oracle {
         Ok(timed.us)
     }
 
+    /// Waits until nothing of PyTorch's runs on the processor, where that is what is timed.
+    ///
+    /// # Errors
+    /// PyTorch's.
+    pub fn rest(&self) -> Result<(), TorchError> {
+        self.service.rest()
+    }
+
     /// Gives up what was got ready.
     ///
     /// # Errors

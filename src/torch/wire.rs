@@ -92,6 +92,8 @@ pub(super) enum Ask<'a> {
     },
     /// Times so many calls of a way that is ready.
     Block { file: &'a str, way: &'a str, calls: usize },
+    /// Answers when none of its threads runs on the processor any more.
+    Rest,
     /// Gives up what was got ready, and its memory.
     Forget { file: &'a str },
     /// Looks at a problem file; with `values` at the values of its tensors too.
@@ -108,7 +110,7 @@ impl Ask<'_> {
             Self::Compare { .. } => "comparing results",
             Self::Draw { .. } => "drawing its inputs",
             Self::Prepare { .. } => "getting ready to be timed",
-            Self::Block { .. } | Self::Forget { .. } => "being timed",
+            Self::Block { .. } | Self::Forget { .. } | Self::Rest => "being timed",
             Self::Describe { .. } => "describing it",
         }
     }
@@ -126,7 +128,7 @@ impl Ask<'_> {
             | Self::Block { file, .. }
             | Self::Forget { file }
             | Self::Describe { file, .. } => file,
-            Self::Join => "",
+            Self::Join | Self::Rest => "",
         }
     }
 }
