@@ -158,14 +158,11 @@ fn in_plan(document: &mut DocumentMut, call: &Call) {
 /// `b_map_1`, with the constants that the kernel has under such a name (`SPAN_1` for `SPAN`). Names of tensors are still those of `theirs`, but
 /// for these.
 fn beside(document: &mut DocumentMut, number: usize, more: &BTreeMap<String, Option<String>>) {
-    let lets = document.get("let").and_then(Item::as_table);
-    let constants: Vec<(String, String)> = lets
-        .into_iter()
-        .flat_map(|lets| lets.iter().map(move |(name, _)| (lets, name)))
-        .map(|(lets, name)| (lets, name, format!("{name}_{number}")))
-        .filter(|(lets, _, further)| lets.contains_key(further))
-        .map(|(_, name, further)| (name.to_owned(), further))
-        .collect();
+    let further_of = |lets: &Table| -> Vec<(String, String)> {
+        let numbered = lets.iter().map(|(name, _)| (name.to_owned(), format!("{name}_{number}")));
+        numbered.filter(|(_, further)| lets.contains_key(further)).collect()
+    };
+    let constants = document.get("let").and_then(Item::as_table).map(further_of).unwrap_or_default();
     let mut names: BTreeMap<String, String> =
         more.iter().map(|(own, name)| (own.clone(), name.clone().unwrap_or_else(|| own.clone()))).collect();
     if let Some(maps) = document.get_mut("tensormap").and_then(|item| item.as_array_of_tables_mut()) {

@@ -312,9 +312,7 @@ fn a_wider_product_among_several_is_some_matrices_side_by_side() {
     }))
     .unwrap();
     let text = embedded("kernels/cuda/nvidia-h200/matmul.cu").unwrap();
-    // In tiles of 256 columns, which the copy engine stores.
-    let text = text.replace("when = \"BY_MAP\"", "when = \"1\"");
-    let text = adopted(&text, (Some(&operation("matmul")), &own), &call, Dtype::Bf16, &hopper()).unwrap();
+    let text = adopted(text, (Some(&operation("matmul")), &own), &call, Dtype::Bf16, &hopper()).unwrap();
     let kernel = KernelFile::parse(&text).unwrap();
     let resolution = kernel.resolve(&Shape::default(), Dtype::Bf16, &hopper()).unwrap();
     let launch = kernel.launches(&own, &[], &resolution, &hopper()).unwrap().remove(0);

@@ -55,10 +55,10 @@ def made(folder, device, seed, named):
 
     def make():
         seeded(seed)
-        if named and named != TRANSFORMERS:
-            return of_function(named)
-        if named:
+        if named == TRANSFORMERS:
             return of_checkpoint(folder)
+        if named:
+            return of_function(named)
         if os.path.isfile(os.path.join(folder, "model.py")):
             return of_file(os.path.join(folder, "model.py"))
         return of_checkpoint(folder)

@@ -194,7 +194,7 @@ impl Region {
         let problem = Problem::region(&format!("{}.py", self.name), text, described.clone(), bar);
         problem.map(|problem| problem.source).map_err(|error| match error {
             // It stands in a table of what is no target, behind the region's name.
-            TorchError::Target(why) => why.trim_start_matches(&format!("{}.py: ", self.name)).to_owned(),
+            TorchError::Target(why) => why.strip_prefix(&format!("{}.py: ", self.name)).unwrap_or(&why).to_owned(),
             error => error.to_string(),
         })
     }

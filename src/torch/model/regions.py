@@ -23,7 +23,7 @@ CALLED = {
 CALLED_IN = {"_c10d_functional", "mkldnn", "mkl", "onednn"}
 
 # So many products of one tensor are one region at the most: as many as the kernels that ship have places for. Where they are of several
-# widths these have a common part of so many columns at the least, of which there are so many at the most in all.
+# widths these have a common part of so many columns, or a multiple, of which there are so many at the most in all.
 MOST_SIBLINGS, LEAST_COMMON, MOST_PARTS = 3, 64, 32
 
 
@@ -371,7 +371,7 @@ def has_common(widths):
     """Whether products of so many columns each are some of one width, side by side."""
     widths = list(widths)
     common = math.gcd(*widths)
-    return len(set(widths)) == 1 or (common >= LEAST_COMMON and common % LEAST_COMMON == 0 and sum(widths) <= common * MOST_PARTS)
+    return len(set(widths)) == 1 or (common % LEAST_COMMON == 0 and sum(widths) <= common * MOST_PARTS)
 
 
 def root_of(node):
