@@ -22,6 +22,12 @@ K_HEADS = "0"
 K_FIRST = "0"
 V_HEADS = "0"
 V_FIRST = "0"
+# q, k and v may lie otherwise than o (bshd): 1 where positions come before heads, 2 where heads do, and 0 where they lie as o. There may be several
+# heads of k for one of v, where a model has written each for all queries that share it.
+Q_LIES  = "0"
+K_LIES  = "0"
+V_LIES  = "0"
+V_SHARE = "1"
 [[variant]]    # long rows of f32 where shared memory is short
 when = "D > 128 && dtype_bytes == 4 && (S_q <= 16 || SMEM_MAX < 133120)"
 tune = { WARPS = 2, STRIPS = 1, BLOCK_KV = 32, BLOCKS = 1 }
@@ -72,6 +78,10 @@ using namespace ws;
 
 /* Heads of a row in memory. */
 #define WITHIN(longer, own) (longer ? longer : own)
+/* Whether positions come before heads. */
+#define BSHD(lies) (lies ? lies == 1 : bshd)
+/* Values lie as keys do, but for where they begin. */
+#define V_AS_K (K_HEADS == V_HEADS && K_LIES == V_LIES && V_SHARE == 1)
 
 constexpr int ROWS = 2 * STRIPS, KEYS = BLOCK_KV / 4, COLUMNS = D_PAD / 4; /* of a lane: rows, keys and columns of each */
 
@@ -232,13 +242,15 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     const int64_t tile = tiles - 1 - blockIdx.x / jobs, job = blockIdx.x % jobs;
     const int64_t split = job % SPLITS, head = job / SPLITS % H, b = job / SPLITS / H;
     const int64_t kv_head = head / (H / H_kv), i0 = tile * BLOCK_Q;
-    const int64_t q_step = bshd ? WITHIN(Q_HEADS, H) * D : D, o_step = Q_HEADS ? H * D : q_step;
-    const int64_t k_step = bshd ? WITHIN(K_HEADS, H_kv) * D : D, v_step = K_HEADS == V_HEADS ? k_step : WITHIN(V_HEADS, H_kv) * D;
-    const int64_t q_at = (bshd ? (b * S_q + i0) * WITHIN(Q_HEADS, H) + Q_FIRST + head : (b * H + head) * S_q + i0) * D;
-    const int64_t o_at = Q_HEADS ? ((b * S_q + i0) * H + head) * D : q_at;
-    const int64_t k_at = (bshd ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
-    const int64_t v_at = K_HEADS == V_HEADS ? k_at + (V_FIRST - K_FIRST) * D
-                                            : (b * S_kv * WITHIN(V_HEADS, H_kv) + V_FIRST + kv_head) * D;
+    const int64_t q_step = BSHD(Q_LIES) ? WITHIN(Q_HEADS, H) * D : D, o_step = !Q_HEADS && !Q_LIES ? q_step : bshd ? H * D : D;
+    const int64_t H_v = H_kv / V_SHARE, v_head = kv_head / V_SHARE;
+    const int64_t k_step = BSHD(K_LIES) ? WITHIN(K_HEADS, H_kv) * D : D, v_step = V_AS_K ? k_step : BSHD(V_LIES) ? WITHIN(V_HEADS, H_v) * D : D;
+    const int64_t q_at = (BSHD(Q_LIES) ? (b * S_q + i0) * WITHIN(Q_HEADS, H) + Q_FIRST + head : (b * H + head) * S_q + i0) * D;
+    const int64_t o_at = !Q_HEADS && !Q_LIES ? q_at : (bshd ? (b * S_q + i0) * H + head : (b * H + head) * S_q + i0) * D;
+    const int64_t k_at = (BSHD(K_LIES) ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
+    const int64_t v_at = V_AS_K         ? k_at + (V_FIRST - K_FIRST) * D
+                         : BSHD(V_LIES) ? (b * S_kv * WITHIN(V_HEADS, H_v) + V_FIRST + v_head) * D
+                                        : (b * H_v + v_head) * S_kv * D;
     q += q_at, o += o_at, k += k_at, v += v_at;
 
     /* Query i0 + i sees `first + i` keys, or all. */

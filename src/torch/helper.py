@@ -231,7 +231,7 @@ class Judge:
         unit_, numbers, outputs = self.units[request["id"]], dict(request["numbers"]), request["outputs"]
         right = self.in_double(request, tensors)
         answer = {"undefined": any(bool(torch.isnan(part).any()) for one in right for part in one.split(AT_ONCE)), "finite": all(all_finite(one) for _, one in tensors)}
-        answer["masked"] = "masked" in self.noticed
+        answer["masked"] = "masked" in self.noticed or unit_.hides(device_of(tensors))
         if request["split"]:
             with self.aside(right):
                 split = [(name, in_two_parts(one)) for name, one in tensors]

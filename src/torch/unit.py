@@ -7,13 +7,17 @@ MOST_COMPILED = 1 << 20
 WITHOUT_LOWERINGS = "without lowerings"
 
 
+# The function of a region's file by which it makes masks (`model/source.py`).
+MASKS = "masks_of_the_pass"
+
+
 class Function:
     """`reference(...)`: tensors, symbols and scalars by their names."""
 
     def __init__(self, module, file):
         self.run, self.file, self.lowerings = module.reference, file, set()
-        # A region's file draws its inputs as well.
-        self.get_inputs = getattr(module, "get_inputs", None)
+        # A region's file draws its inputs as well, and makes masks that it reads.
+        self.get_inputs, self.masks = getattr(module, "get_inputs", None), getattr(module, MASKS, None)
         parameters = inspect.signature(self.run).parameters.values()
         self.all = any(one.kind is one.VAR_KEYWORD for one in parameters)
         self.names = [one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
@@ -27,12 +31,18 @@ class Function:
         chosen = known if self.all else {name: known[name] for name in self.names if name in known}
         return results(self.run(**chosen))
 
+    def hides(self, device):
+        """Whether a mask that it makes hides anything: what is added to scores is then not zero somewhere, and what chooses is not true."""
+        masks = self.masks(device, lambda dtype: dtype) if self.masks else ()
+        return any(not bool((one if one.dtype == torch.bool else one == 0).all()) for one in masks)
+
     def calls(self, copies, numbers, mode):
-        """A call on each of these copies of its tensors."""
+        """A call on each of these copies of its tensors. Masks are made before, as a pass makes them once for all its layers."""
         run = by_compiling(self.run, mode) if mode else self.run
+        made = {"masks": self.masks(device_of(copies[0]), lambda dtype: dtype)} if self.masks else {}
 
         def on(tensors):
-            known = {**dict(tensors), **numbers}
+            known = {**dict(tensors), **numbers, **made}
             chosen = known if self.all else {name: known[name] for name in self.names if name in known}
             return lambda: run(**chosen)
 
@@ -74,6 +84,10 @@ class Problem:
         self.model = module.Model(*init)
         self.get_inputs = module.get_inputs
         self.pattern = forms_of(module.get_inputs)
+
+    def hides(self, _device):
+        """It makes no masks that anybody knows of."""
+        return False
 
     def check(self, drawn):
         """That it is what was drawn before, but for the values."""

@@ -8,6 +8,7 @@ mod convolved;
 mod eight;
 mod grouped;
 mod guilty;
+mod masked;
 mod mixed;
 mod together;
 mod traced;

@@ -42,6 +42,18 @@ K_HEADS     = "0"
 K_FIRST     = "0"
 V_HEADS     = "0"
 V_FIRST     = "0"
+# q, k and v may lie otherwise than o (bshd): 1 where positions come before heads, 2 where heads do, and 0 where they lie as o. There may be several
+# heads of k for one of v, where a model has written each for all queries that share it.
+Q_LIES      = "0"
+K_LIES      = "0"
+V_LIES      = "0"
+V_SHARE     = "1"
+Q_BSHD      = "Q_LIES ? Q_LIES == 1 : bshd"
+K_BSHD      = "K_LIES ? K_LIES == 1 : bshd"
+V_BSHD      = "V_LIES ? V_LIES == 1 : bshd"
+Q_ROW       = "Q_HEADS ? Q_HEADS : H"                       # heads of a row in memory
+K_ROW       = "K_HEADS ? K_HEADS : H_kv"
+V_ROW       = "V_HEADS ? V_HEADS : H_kv / V_SHARE"
 [[variant]]    # few queries for the plain path: all the time goes into reading keys and values
 when = "S_q <= 16 && dtype_bytes == 4 && D > 128"
 tune = { WARPS = 2, STRIPS = 1, BLOCK_KV = 32 }
@@ -78,22 +90,22 @@ tune = { GROUPS = 1, TILE = 64, RESIDENT = 2 }
 [[tensormap]]
 name = "q_map"
 tensor = "q"
-dims = ["D", "S_q", "Q_HEADS ? Q_HEADS : H", "B"]
-strides = ["bshd ? (Q_HEADS ? Q_HEADS : H) * D : D", "bshd ? D : S_q * D", "S_q * (Q_HEADS ? Q_HEADS : H) * D"]
+dims = ["D", "S_q", "Q_ROW", "B"]
+strides = ["Q_BSHD ? Q_ROW * D : D", "Q_BSHD ? D : S_q * D", "S_q * Q_ROW * D"]
 box = ["64", "ROWS_Q", "1", "1"]
 swizzle = "128B"
 [[tensormap]]
 name = "k_map"
 tensor = "k"
-dims = ["D", "S_kv", "K_HEADS ? K_HEADS : H_kv", "B"]
-strides = ["bshd ? (K_HEADS ? K_HEADS : H_kv) * D : D", "bshd ? D : S_kv * D", "S_kv * (K_HEADS ? K_HEADS : H_kv) * D"]
+dims = ["D", "S_kv", "K_ROW", "B"]
+strides = ["K_BSHD ? K_ROW * D : D", "K_BSHD ? D : S_kv * D", "S_kv * K_ROW * D"]
 box = ["64", "TILE", "1", "1"]
 swizzle = "128B"
 [[tensormap]]
 name = "v_map"
 tensor = "v"
-dims = ["D", "S_kv", "V_HEADS ? V_HEADS : H_kv", "B"]
-strides = ["bshd ? (V_HEADS ? V_HEADS : H_kv) * D : D", "bshd ? D : S_kv * D", "S_kv * (V_HEADS ? V_HEADS : H_kv) * D"]
+dims = ["D", "S_kv", "V_ROW", "B"]
+strides = ["V_BSHD ? V_ROW * D : D", "V_BSHD ? D : S_kv * D", "S_kv * V_ROW * D"]
 box = ["64", "TILE", "1", "1"]
 swizzle = "128B"
 [[tensormap]]
@@ -176,6 +188,10 @@ using namespace ws;
 
 /* Heads of a row in memory. */
 #define WITHIN(longer, own) (longer ? longer : own)
+/* Whether positions come before heads. */
+#define BSHD(lies) (lies ? lies == 1 : bshd)
+/* Values lie as keys do, but for where they begin. */
+#define V_AS_K (K_HEADS == V_HEADS && K_LIES == V_LIES && V_SHARE == 1)
 
 #if PATH == 1
 
@@ -325,7 +341,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                     }
                     if (j + 1 < count) { /* the values of the tile before */
                         wait(v_empty + v_at.stage, v_at.phase ^ 1);
-                        copy_rows<TILE>(values + v_at.stage * KV_BYTES, v_map, (j + 1) * TILE, V_FIRST + kv_head, b, v_full + v_at.stage);
+                        copy_rows<TILE>(values + v_at.stage * KV_BYTES, v_map, (j + 1) * TILE, V_FIRST + kv_head / V_SHARE, b, v_full + v_at.stage);
                         v_at.next();
                     }
                 }
@@ -529,12 +545,14 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     const int share = ((keys + PARTS - 1) / PARTS + 15) / 16 * 16, begin = part * share;
     const int end = min(seen_by(min(queries - 1, octet * 8 + 7)), begin + share), sees = there ? min(end, seen_by(query)) : 0;
 
-    const int64_t k_step = bshd ? WITHIN(K_HEADS, H_kv) * D : D, v_step = K_HEADS == V_HEADS ? k_step : WITHIN(V_HEADS, H_kv) * D;
-    const int64_t k_at = (bshd ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
-    const int64_t v_at = K_HEADS == V_HEADS ? k_at + (V_FIRST - K_FIRST) * D
-                                            : (b * S_kv * WITHIN(V_HEADS, H_kv) + V_FIRST + kv_head) * D;
+    const int64_t H_v = H_kv / V_SHARE, v_head = kv_head / V_SHARE;
+    const int64_t k_step = BSHD(K_LIES) ? WITHIN(K_HEADS, H_kv) * D : D, v_step = V_AS_K ? k_step : BSHD(V_LIES) ? WITHIN(V_HEADS, H_v) * D : D;
+    const int64_t k_at = (BSHD(K_LIES) ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
+    const int64_t v_at = V_AS_K         ? k_at + (V_FIRST - K_FIRST) * D
+                         : BSHD(V_LIES) ? (b * S_kv * WITHIN(V_HEADS, H_v) + V_FIRST + v_head) * D
+                                        : (b * H_v + v_head) * S_kv * D;
     k += k_at + place * 8, v += v_at + row * 8;
-    auto row_of = [&](int query, int64_t heads, int first) {
+    auto row_of = [&](int query, int64_t heads, int first, bool bshd) {
         const int i = query / per, head = kv_head * per + query % per;
         return (bshd ? (b * S_q + i) * heads + first + head : (b * H + head) * S_q + i) * D;
     };
@@ -561,7 +579,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     float sums[WIDTHS * 4][4] = {}, shift = MINUS_INFINITY, total = 0;
     int at = begin + warp * KEYS;
     if (at < end) load_keys(at), load_values(at);
-    const T *const q_row = q + (there ? row_of(query, WITHIN(Q_HEADS, H), Q_FIRST) : 0) + place * 8;
+    const T *const q_row = q + (there ? row_of(query, WITHIN(Q_HEADS, H), Q_FIRST, BSHD(Q_LIES)) : 0) + place * 8;
 #pragma unroll
     for (int p = 0; p < PIECES; p++) of_q[p] = load_once(q_row + p * 32, there && p * 32 + place * 8 < D);
     for (; at < end; at += READERS * KEYS) {
@@ -681,7 +699,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             const float weight = power_of_two(tops[p] - top);
             sum += weight * parts[p], all += weight * totals[p];
         }
-        if (column < D) o[row_of(octet * 8 + r, H, 0) + column] = ws_store(seen_by(octet * 8 + r) == 0 ? 0.0f : sum / all);
+        if (column < D) o[row_of(octet * 8 + r, H, 0, bshd) + column] = ws_store(seen_by(octet * 8 + r) == 0 ? 0.0f : sum / all);
     }
     if (CLUSTERED) meet_cluster(); /* nobody leaves while others read its memory */
 }
@@ -855,13 +873,15 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
     const int64_t tile = tiles - 1 - blockIdx.x / jobs, job = blockIdx.x % jobs;
     const int64_t split = job % SPLITS, head = job / SPLITS % H, b = job / SPLITS / H;
     const int64_t kv_head = head / (H / H_kv), i0 = tile * BLOCK_Q;
-    const int64_t q_step = bshd ? WITHIN(Q_HEADS, H) * D : D, o_step = Q_HEADS ? H * D : q_step;
-    const int64_t k_step = bshd ? WITHIN(K_HEADS, H_kv) * D : D, v_step = K_HEADS == V_HEADS ? k_step : WITHIN(V_HEADS, H_kv) * D;
-    const int64_t q_at = (bshd ? (b * S_q + i0) * WITHIN(Q_HEADS, H) + Q_FIRST + head : (b * H + head) * S_q + i0) * D;
-    const int64_t o_at = Q_HEADS ? ((b * S_q + i0) * H + head) * D : q_at;
-    const int64_t k_at = (bshd ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
-    const int64_t v_at = K_HEADS == V_HEADS ? k_at + (V_FIRST - K_FIRST) * D
-                                            : (b * S_kv * WITHIN(V_HEADS, H_kv) + V_FIRST + kv_head) * D;
+    const int64_t q_step = BSHD(Q_LIES) ? WITHIN(Q_HEADS, H) * D : D, o_step = !Q_HEADS && !Q_LIES ? q_step : bshd ? H * D : D;
+    const int64_t H_v = H_kv / V_SHARE, v_head = kv_head / V_SHARE;
+    const int64_t k_step = BSHD(K_LIES) ? WITHIN(K_HEADS, H_kv) * D : D, v_step = V_AS_K ? k_step : BSHD(V_LIES) ? WITHIN(V_HEADS, H_v) * D : D;
+    const int64_t q_at = (BSHD(Q_LIES) ? (b * S_q + i0) * WITHIN(Q_HEADS, H) + Q_FIRST + head : (b * H + head) * S_q + i0) * D;
+    const int64_t o_at = !Q_HEADS && !Q_LIES ? q_at : (bshd ? (b * S_q + i0) * H + head : (b * H + head) * S_q + i0) * D;
+    const int64_t k_at = (BSHD(K_LIES) ? b * S_kv * WITHIN(K_HEADS, H_kv) + K_FIRST + kv_head : (b * H_kv + kv_head) * S_kv) * D;
+    const int64_t v_at = V_AS_K         ? k_at + (V_FIRST - K_FIRST) * D
+                         : BSHD(V_LIES) ? (b * S_kv * WITHIN(V_HEADS, H_v) + V_FIRST + v_head) * D
+                                        : (b * H_v + v_head) * S_kv * D;
     q += q_at, o += o_at, k += k_at, v += v_at;
 
     /* Query i0 + i sees `first + i` keys, or all. */

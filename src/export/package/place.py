@@ -119,6 +119,7 @@ def place(graph, asked=ALL, lays_out=True):
     found = chosen(gm, kernels, asked, lays_out)
     for region in found:
         replace(graph, region)
+    regions.without_unread(graph)
     names = {}
     for region in found:
         name = LOADED[region.key_].name
@@ -197,7 +198,8 @@ def replace(graph, region):
     inside, inputs = set(region.nodes), []
     for node in region.nodes:
         for one in node.all_input_nodes:
-            if one not in inside and one not in inputs:
+            # A mask is made by whoever reads it.
+            if one not in inside and one not in inputs and not regions.is_making(one):
                 inputs.append(one)
     kernel, last = LOADED[region.key_], region.nodes[-1]
     values = [laid_out(node.meta["val"], stride) for node, (_, stride, _) in zip(region.outputs, kernel.made)]

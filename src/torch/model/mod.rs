@@ -19,8 +19,15 @@ use crate::kernel::Call;
 use crate::op::{Bar, Dtype, OpSource};
 
 /// What finds regions, in Python; it needs torch alone.
-pub const REGIONS: &str =
-    concat!(include_str!("partition.py"), "\n\n", include_str!("lowerings.py"), "\n\n", include_str!("regions.py"));
+pub const REGIONS: &str = concat!(
+    include_str!("partition.py"),
+    "\n\n",
+    include_str!("lowerings.py"),
+    "\n\n",
+    include_str!("masks.py"),
+    "\n\n",
+    include_str!("regions.py")
+);
 
 /// What reads a user's `model.py` and times calls.
 pub const LOAD: &str = include_str!("load.py");
@@ -30,6 +37,8 @@ pub const CAPTURE: &str = concat!(
     include_str!("partition.py"),
     "\n\n",
     include_str!("lowerings.py"),
+    "\n\n",
+    include_str!("masks.py"),
     "\n\n",
     include_str!("regions.py"),
     "\n\n",

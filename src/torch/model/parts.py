@@ -21,19 +21,32 @@ def alone(region, whole, device):
         for _ in range(1, min(wanted, MOST_COPIES) if size >= LEAST_COPIED else 1):
             copies.append([like(node, whole[at], device) if at in weights else place for at, (node, place) in enumerate(zip(region.inputs, places))])
 
-    call = graph_of(region, in_place=True)
+    call, masks = graph_of(region, in_place=True, masks_given=True), masks_of(region)
     if region.kind == "fusible":
         call = torch.compile(call, dynamic=False, fullgraph=True)
-    return lambda number=0: call(*copies[number % len(copies)]), len(copies)
+    return lambda number=0: call(*copies[number % len(copies)], *masks), len(copies)
 
 
-def graph_of(region, in_place=False):
-    """It as a module of its own: dynamo does not look into what walks over nodes. What the pass writes over what the region reads, as a step does with a cache, is
+def masks_of(region):
+    """The masks that a region reads, which the pass has made before."""
+    if not region.masks:
+        return []
+    graph, known = torch.fx.Graph(), {}
+    for node in region.making:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple(known[node] for node in region.masks))
+    return list(torch.fx.GraphModule({}, graph)())
+
+
+def graph_of(region, in_place=False, masks_given=False):
+    """It as a module of its own: dynamo does not look into what walks over nodes. The masks that it reads are made there, or given behind its inputs. What the pass writes over what the region reads, as a step does with a cache, is
     written there where `in_place` says so, and not given: torch.compile writes no more than what is new then."""
     graph, known = torch.fx.Graph(), {}
     for at, node in enumerate(region.inputs):
         known[node] = graph.placeholder(f"x{at}")
-    for node in region.nodes:
+    if masks_given:
+        known.update({node: graph.placeholder(f"m{at}") for at, node in enumerate(region.masks)})
+    for node in (*(() if masks_given else region.making), *region.nodes):
         known[node] = graph.node_copy(node, known.__getitem__)
     over = {node: written_over(node) for node in region.outputs} if in_place else {}
     over = {node: place for node, place in over.items() if place in known}

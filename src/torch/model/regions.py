@@ -36,10 +36,18 @@ class Region:
         self.plain = None
         inside = set(nodes)
         self.inputs = []
+        # Masks that it reads, which it makes itself: by which nodes, in order.
+        self.masks, making = [], {}
         for node in nodes:
             for one in node.all_input_nodes:
-                if one not in inside and one not in self.inputs:
+                if one in inside or one in self.inputs or one in self.masks:
+                    continue
+                if is_making(one) and not is_making(node):
+                    self.masks.append(one)
+                    making.update(dict.fromkeys(one.meta[MARK]))
+                else:
                     self.inputs.append(one)
+        self.making = list(making)
         self.outputs = [node for node in nodes if any(user not in inside for user in node.users)]
 
     def values(self):
@@ -63,6 +71,7 @@ def digest(lines):
 def canonical(region, sizes):
     """A text that is the same for equal regions of any two graphs."""
     number = {node: f"i{at}" for at, node in enumerate(region.inputs)}
+    number.update({node: f"m{at}" for at, node in enumerate(region.making)})
     number.update({node: f"n{at}" for at, node in enumerate(region.nodes)})
 
     def text(value, masked):
@@ -87,7 +96,7 @@ def canonical(region, sizes):
             lines.append(form(value) if sizes else f"{value.dtype} {value.dim()}")
         else:
             lines.append(type(value).__name__)
-    for node in region.nodes:
+    for node in (*region.making, *region.nodes):
         name = str(node.target)
         masked = not sizes and packet(node) in SIZED
         arguments = [text(one, masked) for one in node.args]
@@ -208,8 +217,12 @@ def fusible_regions(gm):
         return is_pure(node) and (is_fusible(node) or is_view(node))
 
     order = {node: at for at, node in enumerate(gm.graph.nodes)}
+    # What makes masks is by itself: whoever reads one makes it.
+    parts = partitions(gm.graph, lambda node: is_supported(node) and not is_making(node))
+    if any(map(is_making, gm.graph.nodes)):
+        parts += partitions(gm.graph, lambda node: is_supported(node) and is_making(node))
     found = []
-    for nodes in partitions(gm.graph, is_supported):
+    for nodes in parts:
         # A view that nobody inside reads is its reader's: a transposed weight is no output.
         while True:
             outside = {node for node in nodes if is_moved(node) and not any(user in nodes for user in node.users)}
@@ -241,12 +254,15 @@ def is_stepped_over(node):
 
 
 def own_views(graph):
-    """Gives every reader of a view one of its own, so that no region has to give away a view that it reads."""
+    """Gives every reader of a view one of its own, so that no region has to give away a view that it reads. Which reader gets which does not depend on the order in which
+    they came to read it, which another copy of the graph has otherwise."""
+    order = {node: at for at, node in enumerate(graph.nodes)}
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and is_moved(node):
-            for user in list(node.users)[1:]:
+            for user in sorted(node.users, key=order.get)[1:]:
                 with graph.inserting_before(node):
                     mine = graph.node_copy(node)
+                order[mine] = order[node]
                 user.replace_input_with(node, mine)
 
 
@@ -256,7 +272,7 @@ def absorbed(nodes):
     more = list(nodes)
     while more:
         for one in more.pop().all_input_nodes:
-            if one not in nodes and one.op == "call_function" and is_moved(one) and all(user in nodes for user in one.users):
+            if one not in nodes and one.op == "call_function" and is_moved(one) and not is_making(one) and all(user in nodes for user in one.users):
                 nodes.add(one)
                 more.append(one)
     return nodes
@@ -319,8 +335,34 @@ def joined(gm, fusible, calls):
             whole = nodes | set(widened.get(id(behind), behind).nodes)
         if len(whole) > len(nodes) and is_convex(whole):
             found.append(Region(sorted(whole, key=order.get), "joined"))
+            attention = scaled_and_moved(whole, fusible, home) if is_decomposed_attention(whole) else whole
+            if len(attention) > len(whole) and is_convex(attention):
+                found.append(Region(sorted(attention, key=order.get), "joined"))
         found.append(Region(sorted(nodes, key=order.get), "joined"))
     return found + [call for call in widened.values() if call.kind == "joined"]
+
+
+# What gives the same numbers elsewhere, or as another type.
+MOVING = {"clone", "convert_element_type"}
+
+
+def is_decomposed_attention(nodes):
+    """Whether scores of one product go through a softmax into another, which is how PyTorch runs attention that none of its kernels takes."""
+    counts = [packet(node) for node in nodes]
+    return counts.count("bmm") == 2 and any(one in ("exp", "_softmax") for one in counts)
+
+
+def scaled_and_moved(nodes, fusible, home):
+    """With what does nothing but scale, convert and move what nodes alone read, or convert and move what they give."""
+    whole = set(nodes)
+    for region in fusible:
+        readers = {user for node in region.nodes for user in node.users} - set(region.nodes)
+        if readers <= nodes and all(is_moved(node) or torch.Tag.pointwise in node.target.tags for node in region.nodes) and len(region.inputs) == 1:
+            whole |= set(region.nodes)
+    behind = only_reader(Region(list(nodes), "joined"), home)
+    if behind is not None and behind.kind == "fusible" and all(is_moved(node) or packet(node) in MOVING for node in behind.nodes):
+        whole |= set(behind.nodes)
+    return whole
 
 
 def is_conversion(region):
@@ -429,10 +471,12 @@ def is_acyclic(graph, regions):
 
 def cut(gm):
     """All regions of a graph: fusible ones, calls of libraries, and several of these together, those of most first. The graph gets more views
-    (own_views)."""
+    (own_views), and what makes masks for them alone (own_masks)."""
     own_views(gm.graph)
+    own_masks(gm.graph)
     fusible, calls = fusible_regions(gm), library_calls(gm)
     home = {node: region for region in (*fusible, *calls) for node in region.nodes}
     parts = lambda region: len({id(home[node]) for node in region.nodes if node in home})
-    wholes = sorted([*joined(gm, fusible, calls), *siblings(gm, calls)], key=parts, reverse=True)
+    others = [[region for region in some if not any(map(is_making, region.nodes))] for some in (fusible, calls)]
+    wholes = sorted([*joined(gm, *others), *siblings(gm, others[1])], key=parts, reverse=True)
     return fusible, calls, wholes

@@ -16,7 +16,7 @@ import torch
 aten, prims = torch.ops.aten, torch.ops.prims
 {helpers}
 
-def reference({names}):
+def reference({names}{given}):
     # Evaluated in double precision, nothing inside is narrower.
     exact = any(one.dtype == torch.float64 for one in ({names},))
 
@@ -55,6 +55,16 @@ def grouped(a, b, ends):
         parts.append(a[begin:end] @ matrix)
         begin = end
     return torch.cat(parts)
+"""
+
+# What hides scores, from sizes alone.
+MASKS = """
+
+def masks_of_the_pass(device, kind):
+    # Always the same: the model makes it once a pass for all layers, so that it is no part of what PyTorch is timed for.
+    # A kernel need not read it: it knows what it hides.
+{steps}
+    return {masks},
 """
 
 
@@ -158,23 +168,37 @@ def written(region, title, places, names, figures):
             lines.append(f"    {name} = {name}.reshape([])")
         elif order != sorted(order):
             lines.append(f"    {name} = {name}.permute({inverse(order)})")
-    last = None
-    for at, node in enumerate(region.nodes):
-        origin = origin_of(node)
-        if origin and origin != last:
-            lines.append(f"    # {origin}")
-            last = origin
-        local[node] = f"t{at}"
-        lines.append(f"    t{at} = {call(node, local)}")
+    helpers = GROUPED if any(map(is_grouped, region.nodes)) else ""
+    if region.masks:
+        made = {}
+        steps = "\n".join(steps_of(region.making, made, "m"))
+        masks = ", ".join(made[node] for node in region.masks)
+        helpers += MASKS.format(steps=steps, masks=masks)
+        lines.append(f"    {masks}, = masks_of_the_pass(device, kind) if masks is None else masks")
+        local.update(made)
+    lines += steps_of(region.nodes, local, "t")
     given = []
     for node, value, (order, _) in zip(region.outputs, outputs, forms[1]):
         given.append(local[node] if order == sorted(order) else f"{local[node]}.permute({order})")
     lines.append("    return " + ", ".join(given))
     joined = ", ".join(names)
-    places, helpers = "".join(f"{place}\n" for place in places), GROUPED if any(map(is_grouped, region.nodes)) else ""
-    text = HEAD.format(title=title, places=places, helpers=helpers, names=joined, outs=", ".join(outs), first=names[0])
+    places = "".join(f"{place}\n" for place in places)
+    text = HEAD.format(title=title, places=places, helpers=helpers, given=", masks=None" * bool(region.masks), names=joined, outs=", ".join(outs), first=names[0])
     draws = "\n".join(f"        {draw(shape, value, found)}," for (_, shape), value, found in zip(forms[0], inputs, figures))
     return text + "\n".join(lines) + "\n" + TAIL.format(names=joined, draws=draws), forms
+
+
+def steps_of(nodes, local, letter):
+    """What nodes compute, a line each, with the lines of the model that they come from; adds their names, of this letter, to `local`."""
+    lines, last = [], None
+    for at, node in enumerate(nodes):
+        origin = origin_of(node)
+        if origin and origin != last:
+            lines.append(f"    # {origin}")
+            last = origin
+        local[node] = f"{letter}{at}"
+        lines.append(f"    {letter}{at} = {call(node, local)}")
+    return lines
 
 
 def formed(value):

@@ -1,0 +1,65 @@
+//! Attention whose mask the model makes from sizes alone, as transformers does.
+
+use serde_json::Value;
+
+use crate::{OF_MINE, Place, exported_and_called_once};
+
+/// Nothing is hidden, in a way that few of PyTorch's kernels take; what comes later, and in another sequence, is hidden; and the same as two products. Something
+/// else reads what makes the masks.
+const MODEL: &str = "
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.ModuleList(nn.Linear(96, 96) for _ in range(3)) for _ in range(3))
+
+    def heads(self, x):
+        return x.view(2, 40, 6, 16).transpose(1, 2)
+
+    def forward(self, x):
+        at = torch.arange(x.shape[1], device=x.device)
+        all_ = (at[:, None] >= 0).expand(2, 1, 40, 40)
+        packed = (torch.diff(at[None], prepend=at[None, :1] - 1) != 1).cumsum(-1)[0]
+        queries, keys = at[:, None], at[None, :]
+        before = (keys <= queries) & (packed[queries] == packed[keys])
+        mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.first), attn_mask=all_)
+        x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
+        mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.second), attn_mask=before)
+        x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
+        q, k, v = (self.heads(one(x)) for one in self.third)
+        scores = (q * 0.5) @ (k * 0.5).transpose(2, 3)
+        mixed = torch.softmax(scores.masked_fill(~before, float('-inf')), -1) @ v
+        x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
+        return x * (1 + at[:, None] / 40)
+
+def get_inputs():
+    return [torch.randn(2, 40, 96)]
+";
+
+#[test]
+#[ignore = "full suite"]
+fn a_mask_that_sizes_alone_make_is_made_by_who_reads_it_and_attention_begins_with_the_kernel_that_ships() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("model/model.py"), MODEL).unwrap();
+    let profile: Value = serde_json::from_str(&place.said(&["profile", "model", "--json"])).unwrap();
+    let rows = || profile["captured"]["regions"].as_array().unwrap().iter();
+    let attention: Vec<&Value> = rows().filter(|row| row["shipped"]["op"] == "flash_attention").collect();
+    let hides = |row: &&Value| row["shipped"]["symbols"]["causal"].as_i64().unwrap();
+    assert_eq!(attention.len(), 3, "{profile}");
+    assert_eq!(attention.iter().map(hides).sum::<i64>(), 2, "{profile}");
+    assert!(attention.iter().all(|row| row["inputs"].as_array().unwrap().len() == 3), "no mask goes in: {profile}");
+    let scale = |row: &Value| row["shipped"]["scalars"]["scale"].as_f64().unwrap();
+    assert!(attention.iter().all(|row| scale(row) == 0.25), "{profile}");
+    let source = attention[0]["source"].as_str().unwrap();
+    assert!(source.contains("def masks_of_the_pass(device, kind):"), "{source}");
+    let makes_masks = |row: &&Value| row["why_not"].as_str().is_some_and(|why| why.starts_with("it takes no tensor"));
+    assert!(rows().any(|row| makes_masks(&row)), "making them is a row of its own: {profile}");
+
+    std::fs::create_dir(place.path(OF_MINE)).unwrap();
+    let names: Vec<&str> = attention.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    place.begun(&names);
+    exported_and_called_once(&place, &names);
+}
