@@ -1,6 +1,7 @@
 //! Attention whose mask the model makes from sizes alone, as transformers does.
 
 use serde_json::Value;
+use warpsmith::torch::model::REGIONS;
 
 use crate::{OF_MINE, Place, exported_and_called_once};
 
@@ -22,9 +23,10 @@ class Model(nn.Module):
     def forward(self, x):
         at = torch.arange(x.shape[1], device=x.device)
         all_ = (at[:, None] >= 0).expand(2, 1, 40, 40)
-        packed = (torch.diff(at[None], prepend=at[None, :1] - 1) != 1).cumsum(-1)[0]
-        queries, keys = at[:, None], at[None, :]
-        before = (keys <= queries) & (packed[queries] == packed[keys])
+        places = at[None]
+        packed = (torch.diff(places, prepend=places[:, :1] - 1) != 1).cumsum(-1)
+        first, queries, keys = torch.arange(1)[:, None, None, None], at[None, None, :, None], at[None, None, None, :]
+        before = (keys <= queries) & (packed[first, queries] == packed[first, keys])
         mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.first), attn_mask=all_)
         x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
         mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.second), attn_mask=before)
@@ -33,7 +35,7 @@ class Model(nn.Module):
         scores = (q * 0.5) @ (k * 0.5).transpose(2, 3)
         mixed = torch.softmax(scores.masked_fill(~before, float('-inf')), -1) @ v
         x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
-        return x * (1 + at[:, None] / 40)
+        return x * (1 + places[:, :, None] / 40)
 
 def get_inputs():
     return [torch.randn(2, 40, 96)]
@@ -62,4 +64,36 @@ fn a_mask_that_sizes_alone_make_is_made_by_who_reads_it_and_attention_begins_wit
     let names: Vec<&str> = attention.iter().map(|row| row["name"].as_str().unwrap()).collect();
     place.begun(&names);
     exported_and_called_once(&place, &names);
+}
+
+const PROGRAM: &str = "
+import json, torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import scaled_dot_product_attention
+import regions
+
+def attend(q, k, v):
+    places = torch.arange(16)[None]
+    packed = torch.cat((places[:, :1] - 1, places), -1).cumsum(-1)
+    mask = (places[:, None, None, :] <= places[:, None, :, None]) & (packed[:, None, None, 1:] >= packed[:, None, 1:, None])
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask), k * places[..., None]
+
+def keys(turned):
+    gm = make_fx(attend, tracing_mode='fake')(*(torch.randn(1, 2, 16, 8) for _ in range(3)))
+    for node in gm.graph.nodes:
+        node.users = dict(reversed(node.users.items())) if turned else node.users
+    found = [one for part in regions.cut(gm) for one in part]
+    return [one.key for one in found if one.masks], [len(one.inputs) for one in found if one.masks]
+
+print(json.dumps([keys(False), keys(True)]))
+";
+
+#[test]
+#[ignore = "full suite"]
+fn a_mask_has_one_key_whoever_came_to_read_its_views_first() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("regions.py"), REGIONS).unwrap();
+    let (seen, _) = place.python(PROGRAM);
+    assert_eq!(seen[0][1], serde_json::json!([3]), "the mask is made inside: {seen}");
+    assert_eq!(seen[0], seen[1]);
 }
