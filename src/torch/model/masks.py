@@ -49,7 +49,7 @@ def steps_to(node, found):
 
 def is_made(node, made):
     """Whether a node computes a tensor of known sizes from what is computed from nothing itself."""
-    if node.op != "call_function" or not is_pure(node) and not is_moved(node):
+    if node.op != "call_function" or not (is_pure(node) or is_moved(node)) or "empty" in packet(node):
         return False
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in (*value.shape, *value.stride())):

@@ -18,41 +18,29 @@ use super::{Problem, Python, TorchError};
 use crate::kernel::Call;
 use crate::op::{Bar, Dtype, OpSource};
 
+/// Files of Python, one behind the other.
+macro_rules! python {
+    ($first:literal $(, $other:literal)*) => { concat!(include_str!($first) $(, "\n\n", include_str!($other))*) };
+}
+
 /// What finds regions, in Python; it needs torch alone.
-pub const REGIONS: &str = concat!(
-    include_str!("partition.py"),
-    "\n\n",
-    include_str!("lowerings.py"),
-    "\n\n",
-    include_str!("masks.py"),
-    "\n\n",
-    include_str!("regions.py")
-);
+pub const REGIONS: &str = python!("partition.py", "lowerings.py", "masks.py", "regions.py");
 
 /// What reads a user's `model.py` and times calls.
 pub const LOAD: &str = include_str!("load.py");
 
 /// The program that takes a model apart; as a module it does nothing by itself.
-pub const CAPTURE: &str = concat!(
-    include_str!("partition.py"),
-    "\n\n",
-    include_str!("lowerings.py"),
-    "\n\n",
-    include_str!("masks.py"),
-    "\n\n",
-    include_str!("regions.py"),
-    "\n\n",
-    include_str!("source.py"),
-    "\n\n",
-    include_str!("load.py"),
-    "\n\n",
-    include_str!("shipped.py"),
-    "\n\n",
-    include_str!("parts.py"),
-    "\n\n",
-    include_str!("trace.py"),
-    "\n\n",
-    include_str!("capture.py")
+pub const CAPTURE: &str = python!(
+    "partition.py",
+    "lowerings.py",
+    "masks.py",
+    "regions.py",
+    "source.py",
+    "load.py",
+    "shipped.py",
+    "parts.py",
+    "trace.py",
+    "capture.py"
 );
 
 /// The file that makes a directory a PyTorch model.
