@@ -3,7 +3,7 @@
 use serde_json::Value;
 use warpsmith::torch::model::REGIONS;
 
-use crate::{OF_MINE, Place, exported_and_called_once};
+use crate::{OF_MINE, Place, START, exported_and_called_once};
 
 /// Nothing is hidden, in a way that few of PyTorch's kernels take; what comes later, and in another sequence, is hidden; and the same as two products. Something
 /// else reads what makes the masks.
@@ -16,6 +16,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second, self.third = (nn.ModuleList(nn.Linear(96, 96) for _ in range(3)) for _ in range(3))
+        self.norm = nn.LayerNorm(96)
 
     def heads(self, x):
         return x.view(2, 40, 6, 16).transpose(1, 2)
@@ -35,7 +36,7 @@ class Model(nn.Module):
         scores = (q * 0.5) @ (k * 0.5).transpose(2, 3)
         mixed = torch.softmax(scores.masked_fill(~before, float('-inf')), -1) @ v
         x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
-        return x * (1 + places[:, :, None] / 40)
+        return self.norm(x) * (1 + places[:, :, None] / 40)
 
 def get_inputs():
     return [torch.randn(2, 40, 96)]
@@ -64,6 +65,28 @@ fn a_mask_that_sizes_alone_make_is_made_by_who_reads_it_and_attention_begins_wit
     let names: Vec<&str> = attention.iter().map(|row| row["name"].as_str().unwrap()).collect();
     place.begun(&names);
     exported_and_called_once(&place, &names);
+    patched_in_large_steps(&place, names.len());
+}
+
+/// Without torch.compile the kernels are called, what has none is run as the model has it, and no mask is made for nobody.
+fn patched_in_large_steps(place: &Place, kernels: usize) {
+    let (seen, said) = place.python(&format!(
+        "{START}
+my_kernels.patch(net)
+with torch.no_grad():
+    patched = off(net(x), want)
+    with torch.profiler.profile() as ran:
+        net(x)
+names = [one.key for one in ran.key_averages()]
+print(json.dumps(dict(patched=patched, status=my_kernels.status(), whole='aten::native_layer_norm' in names, small='aten::var_mean' in names, made='aten::cumsum' in names)))
+"
+    ));
+    assert!(seen["patched"].as_f64().unwrap() < 1e-4, "{seen} {said}");
+    assert_eq!(
+        seen["status"]["placed"].as_object().unwrap().values().filter_map(Value::as_u64).sum::<u64>(),
+        kernels as u64
+    );
+    assert_eq!((&seen["whole"], &seen["small"], &seen["made"]), (&true.into(), &false.into(), &false.into()), "{seen}");
 }
 
 const PROGRAM: &str = "

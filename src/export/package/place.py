@@ -51,12 +51,13 @@ class Pass(CustomGraphPass):
         self.asked = asked or ALL
 
     def __call__(self, graph):
-        count = 0
+        placed = NOTHING
         try:
-            count = place(graph, self.asked)
+            placed = place(graph, self.asked)
+            count(placed)
         finally:
             # Where the pass was seen to take longer with them, a graph that has kernels goes without.
-            if _lowers is not None and not (count and PLANS.get("without_lowerings")):
+            if _lowers is not None and not (placed.kernels and PLANS.get("without_lowerings")):
                 regions.lowered(graph, _lowers)
 
     def uuid(self):
@@ -91,11 +92,19 @@ def wanted(only):
     return {key: kernel for key, kernel in LOADED.items() if only is None or kernel.name in only}
 
 
-def place(graph, asked=ALL, lays_out=True):
-    """Replaces what is known; leaves a graph untouched of which nothing is. `lays_out` says whether what follows can have tensors lie in memory as the
-    kernels want them."""
-    global _graphs
-    _graphs += 1
+class Placed(NamedTuple):
+    """How often each kernel is in a graph, and which operators of PyTorch's were taken apart in their places."""
+
+    kernels: dict
+    apart: set
+
+
+NOTHING = Placed({}, set())
+
+
+def place(graph, asked=ALL, lays_out=True, tells=True):
+    """Replaces what is known, and gives what that is; leaves a graph untouched of which nothing is known. `lays_out` says whether what follows can
+    have tensors lie in memory as the kernels want them, `tells` whether the user hears what is in it."""
     only = asked.only
     kernels = wanted(only)
     if training():
@@ -103,20 +112,21 @@ def place(graph, asked=ALL, lays_out=True):
             "a graph that wants gradients is left as it is, because the kernels were judged without; call the model under torch.no_grad() or "
             "torch.inference_mode() (eval() alone does not do that)"
         )
-        return 0
+        return NOTHING
     gm = graph.owning_module
     if any(isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)) for node in graph.nodes if node.op == "placeholder"):
         say("a graph with dynamic shapes is left as it is; torch.compile(..., dynamic=False) keeps a graph for each shape")
-        return 0
+        return NOTHING
     # First on a copy: where nothing is placed nothing is changed.
-    count = len(KERNELS if only is None else only)
+    known = len(KERNELS if only is None else only)
     if not chosen(copied(gm), kernels, asked, lays_out):
         families = {kernel["family"] for kernel in KERNELS if only is None or kernel["name"] in only}
         others = {region.family for region in all_regions(copied(gm))} & families
-        if others:
-            say(f"a graph has {len(others)} of the {count} computations at shapes, strides or types that were not judged; it stays as it is")
-        return 0
+        if others and tells:
+            say(f"a graph has {len(others)} of the {known} computations at shapes, strides or types that were not judged; it stays as it is")
+        return NOTHING
     found = chosen(gm, kernels, asked, lays_out)
+    apart = {packet_of(node.meta["original_aten"]) for region in found for node in region.nodes if node.meta.get("original_aten")}
     for region in found:
         replace(graph, region)
     regions.without_unread(graph)
@@ -124,11 +134,24 @@ def place(graph, asked=ALL, lays_out=True):
     for region in found:
         name = LOADED[region.key_].name
         names[name] = names.get(name, 0) + 1
-        _placed[name] = _placed.get(name, 0) + 1
     left = sorted(kernel.name for kernel in kernels.values() if kernel.name not in names)
-    text = f"{len(names)} of {count} kernels are in this graph, in {len(found)} places"
-    say(text + (f"; not in it: {', '.join(left)}" if left else ""))
-    return len(found)
+    text = f"{len(names)} of {known} kernels are in this graph, in {len(found)} places"
+    if tells:
+        say(text + (f"; not in it: {', '.join(left)}" if left else ""))
+    return Placed(names, apart)
+
+
+def packet_of(operator):
+    """An operator's name, whatever it is called with."""
+    return getattr(operator, "overloadpacket", operator).__name__
+
+
+def count(placed):
+    """One graph more, with these kernels in it."""
+    global _graphs
+    _graphs += 1
+    for name, times in placed.kernels.items():
+        _placed[name] = _placed.get(name, 0) + times
 
 
 def copied(gm):
@@ -380,21 +403,55 @@ def converted(one, dtype):
     return one.to(dtype, copy=True)
 
 
+# What PyTorch has a kernel for, and Inductor takes apart.
+WHOLE = {
+    "native_layer_norm", "native_group_norm", "_native_batch_norm_legit_no_training", "_fused_rms_norm", "_softmax", "_log_softmax", "gelu", "silu", "mish", "elu", "softplus",
+    "leaky_relu", "hardswish", "hardsigmoid", "hardtanh", "upsample_bilinear2d", "upsample_nearest2d",
+}
+
+
 def backend(gm, inputs, asked=ALL):
-    """A backend of torch.compile that generates no code."""
-    from torch._inductor import compile_fx, config
-    from torch._inductor.virtualized import V
+    """A backend of torch.compile that generates no code: operators are PyTorch's own, and those into which Inductor takes them apart only where a kernel has its place among these."""
+    from torch._inductor.decomposition import select_decomp_table
 
-    placed = []
-    functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()}
-    functions[torch.ops.prims.convert_element_type.default] = converted
+    small = Steps(gm, inputs, asked)
+    if not small.placed.kernels:
+        count(small.placed)
+        return gm.forward
+    whole = WHOLE - small.placed.apart
+    large = Steps(gm, inputs, asked, {operator: parts for operator, parts in select_decomp_table().items() if packet_of(operator) not in whole})
+    better = large if large.placed.kernels == small.placed.kernels else small
+    count(better.placed)
+    return better.run
 
-    def inner(lowered, values, **options):
+
+class Steps:
+    """A graph run operator by operator, with the kernels in it that `placed` has."""
+
+    def __init__(self, gm, inputs, asked, decompositions=None):
+        from torch._inductor import compile_fx, config
+
+        self.asked, self.tells, self.placed = asked, decompositions is None, NOTHING
+        mine = copied(gm)
+        mine.meta = dict(gm.meta)
+        with config.patch(fx_graph_cache=False):
+            self.run = compile_fx.compile_fx(mine, inputs, inner_compile=self.inner, decompositions=decompositions)
+
+    def place(self, graph):
+        self.placed = place(graph, self.asked, lays_out=False, tells=self.tells)
+
+    def inner(self, lowered, values, **options):
+        from torch._inductor import compile_fx, config
+        from torch._inductor.virtualized import V
+
         compile_fx.view_to_reshape(lowered)
         with torch.no_grad():
             mode = compile_fx.fake_tensor_prop(lowered, values)
-        with V.set_fake_mode(mode), regions.without_lowerings(), config.patch(post_grad_custom_post_pass=lambda graph: placed.append(place(graph, asked, lays_out=False)), shape_padding=False):
+        placing = config.patch(post_grad_custom_post_pass=self.place, shape_padding=False)
+        with V.set_fake_mode(mode), regions.without_lowerings(), placing:
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
+        functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()}
+        functions[torch.ops.prims.convert_element_type.default] = converted
         for node in lowered.graph.nodes:
             node.target = functions.get(node.target, node.target)
         lowered.recompile()
@@ -406,10 +463,6 @@ def backend(gm, inputs, asked=ALL):
 
         run._boxed_call = True
         return run
-
-    with config.patch(fx_graph_cache=False):
-        ready = compile_fx.compile_fx(gm, inputs, inner_compile=inner)
-    return ready if any(placed) else gm.forward
 
 
 def status():
