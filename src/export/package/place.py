@@ -126,7 +126,7 @@ def place(graph, asked=ALL, lays_out=True, tells=True):
             say(f"a graph has {len(others)} of the {known} computations at shapes, strides or types that were not judged; it stays as it is")
         return NOTHING
     found = chosen(gm, kernels, asked, lays_out)
-    apart = {packet_of(node.meta["original_aten"]) for region in found for node in region.nodes if node.meta.get("original_aten")}
+    apart = {regions.named(node.meta["original_aten"]) for region in found for node in region.nodes if node.meta.get("original_aten")}
     for region in found:
         replace(graph, region)
     regions.without_unread(graph)
@@ -139,11 +139,6 @@ def place(graph, asked=ALL, lays_out=True, tells=True):
     if tells:
         say(text + (f"; not in it: {', '.join(left)}" if left else ""))
     return Placed(names, apart)
-
-
-def packet_of(operator):
-    """An operator's name, whatever it is called with."""
-    return getattr(operator, "overloadpacket", operator).__name__
 
 
 def count(placed):
@@ -411,7 +406,8 @@ WHOLE = {
 
 
 def backend(gm, inputs, asked=ALL):
-    """A backend of torch.compile that generates no code: operators are PyTorch's own, and those into which Inductor takes them apart only where a kernel has its place among these."""
+    """A backend of torch.compile that generates no code: operators are PyTorch's own, and those into which Inductor takes them apart only where a
+    kernel has its place among these."""
     from torch._inductor.decomposition import select_decomp_table
 
     small = Steps(gm, inputs, asked)
@@ -419,7 +415,7 @@ def backend(gm, inputs, asked=ALL):
         count(small.placed)
         return gm.forward
     whole = WHOLE - small.placed.apart
-    large = Steps(gm, inputs, asked, {operator: parts for operator, parts in select_decomp_table().items() if packet_of(operator) not in whole})
+    large = Steps(gm, inputs, asked, {operator: parts for operator, parts in select_decomp_table().items() if regions.named(operator) not in whole})
     better = large if large.placed.kernels == small.placed.kernels else small
     count(better.placed)
     return better.run

@@ -1,7 +1,7 @@
 """What a model computes from nothing but its sizes, and then hides scores with: transformers' masks above all.
 
-A region that reads such a tensor makes it itself: a kernel for it need not read which keys it may see, it knows. Where PyTorch is timed it is made beforehand, as a pass makes it once for
-all layers."""
+A region that reads such a tensor makes it itself: a kernel for it need not read which keys it may see, it knows. Where PyTorch is timed it is
+made beforehand, as a pass makes it once for all layers."""
 
 import torch
 
@@ -39,7 +39,8 @@ def own_masks(graph):
 
 
 def steps_to(node, found):
-    """The nodes that lead to one, each behind what it reads, in the order in which it reads them: views are copied in another order in another copy of a graph."""
+    """The nodes that lead to one, each behind what it reads, in the order in which it reads them: where they stand in a graph depends on which of its
+    copies it is."""
     for one in node.all_input_nodes:
         if one not in found:
             steps_to(one, found)

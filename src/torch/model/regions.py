@@ -127,7 +127,11 @@ def written_over(node):
 
 
 def packet(node):
-    target = node.target
+    return named(node.target)
+
+
+def named(target):
+    """An operator's name, whatever it is called with."""
     return target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
 
 
@@ -335,7 +339,7 @@ def joined(gm, fusible, calls):
             whole = nodes | set(widened.get(id(behind), behind).nodes)
         if len(whole) > len(nodes) and is_convex(whole):
             found.append(Region(sorted(whole, key=order.get), "joined"))
-            attention = scaled_and_moved(whole, fusible, home) if is_decomposed_attention(whole) else whole
+            attention = scaled_and_moved(whole, fusible, home) if is_decomposed_attention(whole) else set()
             if len(attention) > len(whole) and is_convex(attention):
                 found.append(Region(sorted(attention, key=order.get), "joined"))
         found.append(Region(sorted(nodes, key=order.get), "joined"))
