@@ -28,6 +28,9 @@ Q_LIES  = "0"
 K_LIES  = "0"
 V_LIES  = "0"
 V_SHARE = "1"
+# 2: weights are multiplied in two parts of 16 bits, which is as good as single precision: for a model that has them so. Rounded once they are far
+# enough from that to be told.
+WEIGHT_PARTS = "1"
 [[variant]]    # long rows of f32 where shared memory is short
 when = "D > 128 && dtype_bytes == 4 && (S_q <= 16 || SMEM_MAX < 133120)"
 tune = { WARPS = 2, STRIPS = 1, BLOCK_KV = 32, BLOCKS = 1 }
@@ -207,13 +210,12 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < KEYS; j += 4) {
-        uint32_t p[STRIPS][4];
+        uint32_t p[STRIPS][4], rest[STRIPS][4];
 #pragma unroll
-        for (int s = 0; s < STRIPS; s++) {
-            p[s][0] = pack(weights[2 * s][j], weights[2 * s][j + 1]);
-            p[s][1] = pack(weights[2 * s + 1][j], weights[2 * s + 1][j + 1]);
-            p[s][2] = pack(weights[2 * s][j + 2], weights[2 * s][j + 3]);
-            p[s][3] = pack(weights[2 * s + 1][j + 2], weights[2 * s + 1][j + 3]);
+        for (int i = 0; i < STRIPS * 4; i++) {
+            const float *const two = &weights[i / 4 * 2 + i % 2][j + i % 4 / 2 * 2];
+            if (WEIGHT_PARTS == 2) pack_parts(two[0], two[1], p[i / 4][i % 4], rest[i / 4][i % 4]);
+            else p[i / 4][i % 4] = pack(two[0], two[1]);
         }
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += 4) { /* 16 columns of the row */
@@ -223,6 +225,10 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
             for (int s = 0; s < STRIPS; s++) {
                 multiply(output[2 * s] + c, output[2 * s + 1] + c, p[s], v[0], v[1]);
                 multiply(output[2 * s] + c + 2, output[2 * s + 1] + c + 2, p[s], v[2], v[3]);
+                if (WEIGHT_PARTS == 2) {
+                    multiply(output[2 * s] + c, output[2 * s + 1] + c, rest[s], v[0], v[1]);
+                    multiply(output[2 * s] + c + 2, output[2 * s + 1] + c + 2, rest[s], v[2], v[3]);
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ use super::judging::{Answer, Note, Question, tell, verdict};
 use super::state::Rival;
 use super::stop::StopReason;
 use super::trial::{Judged, Trial, Undecided};
-use super::{Run, RunError, RunEvent};
+use super::{Phase, Run, RunError, RunEvent};
 
 /// The technique of a trial that puts another language's kernel against the incumbent.
 pub(super) const RIVAL: &str = "language";
@@ -173,7 +173,9 @@ impl Run {
         let mut evaluation = match answer {
             Ok(evaluation) => evaluation,
             Err(error) if error.is_cancelled() => return Ok(Err(StopReason::Interrupted)),
-            Err(error) if error.spares_the_run() => return Ok(Err(StopReason::Unjudged { why: error.to_string() })),
+            Err(error) if error.spares_the_run() || (error.is_of_the_definition() && self.has_other_targets()) => {
+                return Ok(Err(StopReason::Unjudged { why: error.to_string() }));
+            }
             Err(error) => return Err(error.into()),
         };
         let trial = &sent.undecided.trial;
@@ -190,6 +192,11 @@ impl Run {
             });
         }
         Ok(Ok(evaluation))
+    }
+
+    /// Whether the run is for more than the target that is worked on.
+    fn has_other_targets(&self) -> bool {
+        self.state.targets.iter().filter(|target| !matches!(target.phase, Phase::Skipped(_))).count() > 1
     }
 
     /// Decides a trial whose turn it is; a reason where that ends the target.

@@ -80,6 +80,13 @@ impl WorkerError {
         matches!(self, Self::Failed { kind: FailureKind::Incumbent | FailureKind::Machine, .. })
     }
 
+    /// Whether what an operation is defined by is at fault, or it takes too long: that is found out again by whoever asks again, and says nothing
+    /// of other operations.
+    #[must_use]
+    pub const fn is_of_the_definition(&self) -> bool {
+        matches!(self, Self::Failed { kind: FailureKind::BadRequest, .. })
+    }
+
     /// That whoever asked has taken the question back.
     #[must_use]
     pub fn cancelled() -> Self {

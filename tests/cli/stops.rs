@@ -109,3 +109,18 @@ fn settings_count_where_the_command_line_says_nothing_and_what_is_skipped_is_lef
     let ops: Vec<String> = place.ledger().into_iter().map(|row| row.op).collect();
     assert_eq!(ops, ["rmsnorm"]);
 }
+
+#[test]
+fn a_target_whose_definition_fails_is_left_and_the_others_go_on() {
+    let undefined = "[[event]]\nop = \"matmul\"\nundefined = \"matmul.py, line 3: it cannot be\"\n";
+    let place = Place::new(&kernels::keeps()).judged_by(undefined);
+    let out = place.warpsmith(&["run", "model", "--only", "matmul,rmsnorm", "--max-reverts", "2"]).ok();
+    let target =
+        |op: &str| out.lines().find(|line| line.trim_start().starts_with(op)).unwrap_or_else(|| panic!("{out}"));
+    assert!(out.contains("it could not be judged: matmul.py, line 3: it cannot be"), "{out}");
+    assert!(target("rmsnorm").contains("x"), "{out}");
+    assert!(place.ledger().iter().any(|row| row.op == "rmsnorm" && row.status == "keep"), "{out}");
+    // By itself it is what the whole run was for.
+    let alone = place.warpsmith(&["run", "model", "--only", "matmul"]);
+    assert!(alone.code != Some(0) && alone.err.contains("matmul.py, line 3: it cannot be"), "{alone:?}");
+}

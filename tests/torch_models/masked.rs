@@ -1,7 +1,7 @@
 //! Attention whose mask the model makes from sizes alone, as transformers does.
 
 use serde_json::Value;
-use warpsmith::torch::model::REGIONS;
+use warpsmith::torch::model::{CAPTURE, REGIONS};
 
 use crate::{OF_MINE, Place, START, exported_and_called_once};
 
@@ -119,4 +119,37 @@ fn a_mask_has_one_key_whoever_came_to_read_its_views_first() {
     let (seen, _) = place.python(PROGRAM);
     assert_eq!(seen[0][1], serde_json::json!([3]), "the mask is made inside: {seen}");
     assert_eq!(seen[0], seen[1]);
+}
+
+const SOFTMAX: &str = "
+import json, sys, torch
+from torch.fx.experimental.proxy_tensor import make_fx
+import capture
+from torch._inductor.inductor_prims import prepare_softmax_online
+
+def rows(x):
+    largest, sums = prepare_softmax_online(x, -1)
+    return torch.exp(x - largest) / sums
+
+gm = make_fx(rows, tracing_mode='fake')(torch.randn(8, 32))
+region = capture.cut(gm)[0][0]
+text, _ = capture.written(region, 'rows', [], ['x0'], [None])
+ask = '''
+import json, sys, torch
+written = {}
+exec(sys.stdin.read(), written)
+x = torch.randn(8, 32, dtype=torch.float64)
+print(json.dumps((written['reference'](x) - torch.softmax(x, -1)).abs().max().item()))
+'''
+import subprocess
+print(subprocess.run([sys.executable, '-c', ask], input=text, capture_output=True, text=True, check=True).stdout)
+";
+
+#[test]
+#[ignore = "full suite"]
+fn what_the_compiler_alone_knows_can_be_evaluated_where_nothing_is_compiled() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("capture.py"), CAPTURE).unwrap();
+    let (off, _) = place.python(SOFTMAX);
+    assert!(off.as_f64().unwrap() < 1e-12, "{off}");
 }

@@ -48,6 +48,9 @@ Q_LIES      = "0"
 K_LIES      = "0"
 V_LIES      = "0"
 V_SHARE     = "1"
+# 2: weights are multiplied in two parts of 16 bits, which is as good as single precision: for a model that has them so. Rounded once they are far
+# enough from that to be told.
+WEIGHT_PARTS = "1"
 Q_BSHD      = "Q_LIES ? Q_LIES == 1 : bshd"
 K_BSHD      = "K_LIES ? K_LIES == 1 : bshd"
 V_BSHD      = "V_LIES ? V_LIES == 1 : bshd"
@@ -365,7 +368,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
             const int sees[2] = {min(all_keys, first_sees + (mine + row) * more), min(all_keys, first_sees + (mine + row + 8) * more)};
 
             float scores[TILE / 2], sums[HEAD / 2], shift[2] = {MINUS_INFINITY, MINUS_INFINITY}, total[2] = {0, 0}, correction[2];
-            uint32_t weights[TILE / 4];
+            uint32_t weights[TILE / 4], rest[TILE / 4];
 #pragma unroll
             for (int i = 0; i < HEAD / 2; i++) sums[i] = 0;
 
@@ -380,11 +383,17 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
             };
             auto start_output = [&]() {
 #pragma unroll
-                for (int i = 0; i < TILE / 4; i++) asm volatile("" : "+r"(weights[i])::"memory");
+                for (int i = 0; i < TILE / 4; i++) {
+                    asm volatile("" : "+r"(weights[i])::"memory");
+                    if (WEIGHT_PARTS == 2) asm volatile("" : "+r"(rest[i])::"memory");
+                }
                 fence_products();
                 const uint64_t v = description(values + v_at.stage * KV_BYTES, TILE * 128);
 #pragma unroll
-                for (int j = 0; j < TILE / 16; j++) multiply_values(sums, weights + j * 4, v + j * 128);
+                for (int j = 0; j < TILE / 16; j++) {
+                    multiply_values(sums, weights + j * 4, v + j * 128);
+                    if (WEIGHT_PARTS == 2) multiply_values(sums, rest + j * 4, v + j * 128);
+                }
                 end_of_products();
             };
             auto free_keys = [&]() {
@@ -426,7 +435,10 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
             };
             auto round_weights = [&]() {
 #pragma unroll
-                for (int i = 0; i < TILE / 4; i++) weights[i] = pack(scores[i * 2], scores[i * 2 + 1]);
+                for (int i = 0; i < TILE / 4; i++) {
+                    if (WEIGHT_PARTS == 2) pack_parts(scores[i * 2], scores[i * 2 + 1], weights[i], rest[i]);
+                    else weights[i] = pack(scores[i * 2], scores[i * 2 + 1]);
+                }
             };
 
             wait(&q_full, n % 2);
@@ -621,12 +633,20 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             }
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
-            const uint32_t b0 = pack(scores[2 * c][0], scores[2 * c][1]), b1 = pack(scores[2 * c + 1][0], scores[2 * c + 1][1]);
+            uint32_t weights[2], rest[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float left = scores[2 * c + h][0], right = scores[2 * c + h][1];
+                if (WEIGHT_PARTS == 2) pack_parts(left, right, weights[h], rest[h]);
+                else weights[h] = pack(left, right);
+            }
 #pragma unroll
             for (int m = 0; m < WIDTHS * 4; m++) {
                 const uint32_t x = word(of_v[4 * c][m / 4], m % 4), y = word(of_v[4 * c + 1][m / 4], m % 4);
                 const uint32_t z = word(of_v[4 * c + 2][m / 4], m % 4), w = word(of_v[4 * c + 3][m / 4], m % 4);
-                multiply(sums[m], __byte_perm(x, y, 0x5410), __byte_perm(x, y, 0x7632), __byte_perm(z, w, 0x5410), __byte_perm(z, w, 0x7632), b0, b1);
+                const uint32_t a[4] = {__byte_perm(x, y, 0x5410), __byte_perm(x, y, 0x7632), __byte_perm(z, w, 0x5410), __byte_perm(z, w, 0x7632)};
+                multiply(sums[m], a[0], a[1], a[2], a[3], weights[0], weights[1]);
+                if (WEIGHT_PARTS == 2) multiply(sums[m], a[0], a[1], a[2], a[3], rest[0], rest[1]);
             }
         }
         if (next < end) load_values(next);
@@ -838,13 +858,12 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < KEYS; j += 4) {
-        uint32_t p[STRIPS][4];
+        uint32_t p[STRIPS][4], rest[STRIPS][4];
 #pragma unroll
-        for (int s = 0; s < STRIPS; s++) {
-            p[s][0] = pack(weights[2 * s][j], weights[2 * s][j + 1]);
-            p[s][1] = pack(weights[2 * s + 1][j], weights[2 * s + 1][j + 1]);
-            p[s][2] = pack(weights[2 * s][j + 2], weights[2 * s][j + 3]);
-            p[s][3] = pack(weights[2 * s + 1][j + 2], weights[2 * s + 1][j + 3]);
+        for (int i = 0; i < STRIPS * 4; i++) {
+            const float *const two = &weights[i / 4 * 2 + i % 2][j + i % 4 / 2 * 2];
+            if (WEIGHT_PARTS == 2) pack_parts(two[0], two[1], p[i / 4][i % 4], rest[i / 4][i % 4]);
+            else p[i / 4][i % 4] = pack(two[0], two[1]);
         }
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += 4) { /* 16 columns of the row */
@@ -854,6 +873,10 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
             for (int s = 0; s < STRIPS; s++) {
                 multiply(output[2 * s] + c, output[2 * s + 1] + c, p[s], v[0], v[1]);
                 multiply(output[2 * s] + c + 2, output[2 * s + 1] + c + 2, p[s], v[2], v[3]);
+                if (WEIGHT_PARTS == 2) {
+                    multiply(output[2 * s] + c, output[2 * s + 1] + c, rest[s], v[0], v[1]);
+                    multiply(output[2 * s] + c + 2, output[2 * s + 1] + c + 2, rest[s], v[2], v[3]);
+                }
             }
         }
     }

@@ -393,9 +393,12 @@ def unpatch(model):
     return model
 
 
-def converted(one, dtype):
-    """`prims.convert_element_type`, which always makes a tensor. Called by itself that takes a hundred times what the conversion does, since it is written in Python, for compilers."""
-    return one.to(dtype, copy=True)
+def plain():
+    """Operators that are written in Python, for compilers, and take a hundred times what they do when called by themselves; each with a function that does the same."""
+    from torch._inductor import inductor_prims as own
+
+    conversion = torch.ops.prims.convert_element_type.default  # It always makes a tensor.
+    return {conversion: lambda one, dtype: one.to(dtype, copy=True), own.prepare_softmax_online: own.eager_prepare_softmax}
 
 
 # What PyTorch has a kernel for, and Inductor takes apart.
@@ -446,8 +449,7 @@ class Steps:
         placing = config.patch(post_grad_custom_post_pass=self.place, shape_padding=False)
         with V.set_fake_mode(mode), regions.without_lowerings(), placing:
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
-        functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()}
-        functions[torch.ops.prims.convert_element_type.default] = converted
+        functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()} | plain()
         for node in lowered.graph.nodes:
             node.target = functions.get(node.target, node.target)
         lowered.recompile()

@@ -161,6 +161,13 @@ def is_grouped(node):
     return packet(node) == "_grouped_mm"
 
 
+def is_of_compiler(node):
+    """An operator of the compiler's own, as for a softmax in one go, that PyTorch has once the compiler is imported."""
+    import torch._inductor.inductor_prims as own
+
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "prims" and hasattr(own, packet(node))
+
+
 def is_unusual(node):
     """A library's call that is neither a product, nor a convolution, nor attention."""
     from torch.utils.flop_counter import flop_registry

@@ -28,15 +28,13 @@ def shipped(row, region, device):
         return side_products(shapes, made, region, trial) if torch.device(device).type == "cuda" else None
     if not 1 <= len(inputs) <= 4:
         return None
-    for candidate in candidates(shapes, made[0], region):
-        if trial.holds(candidate):
-            return call_of(*candidate)
+    if (found := next(filter(trial.holds, candidates(shapes, made[0], region)), None)) is not None:
+        return of_precision(call_of(*found), region, device)
     # Only kernels for GPUs have what follows.
     if torch.device(device).type != "cuda":
         return None
-    for candidate in lying_apart(shapes, made[0], region):
-        if trial.holds(candidate):
-            return call_of(*candidate)
+    if (found := next(filter(trial.holds, lying_apart(shapes, made[0], region)), None)) is not None:
+        return call_of(*found)
     if region.kind == "joined":
         for order in itertools.permutations(shapes):
             for candidate in activated_products(shapes, made[0], order):
@@ -71,6 +69,15 @@ class Trial:
 
 def call_of(op, tensors, symbols, scalars, compute, lets=None):
     return {"op": op, "tensors": tensors, "symbols": symbols, "scalars": scalars, "lets": lets or {}}
+
+
+def of_precision(call, region, device):
+    """The call of attention whose scores are in single precision while its tensors are not: kernels for GPUs would round its weights, and are not to."""
+    single = any(packet(node) == "bmm" and node.meta["val"].dtype == torch.float32 for node in region.nodes)
+    narrow = all(one.meta["val"].dtype != torch.float32 for one in region.inputs)
+    if call["op"] == "flash_attention" and single and narrow and torch.device(device).type == "cuda":
+        call["lets"]["WEIGHT_PARTS"] = 2
+    return call
 
 
 def grouped_product(inputs, region):

@@ -12,7 +12,7 @@ A kernel takes {names}, row-major, and writes {outs}.
 """
 
 import torch
-
+{imports}
 aten, prims = torch.ops.aten, torch.ops.prims
 {helpers}
 
@@ -168,6 +168,7 @@ def written(region, title, places, names, figures):
             lines.append(f"    {name} = {name}.reshape([])")
         elif order != sorted(order):
             lines.append(f"    {name} = {name}.permute({inverse(order)})")
+    imports = "import torch._inductor.inductor_prims\n" if any(map(is_of_compiler, region.nodes)) else ""
     helpers = GROUPED if any(map(is_grouped, region.nodes)) else ""
     if region.masks:
         made = {}
@@ -183,7 +184,7 @@ def written(region, title, places, names, figures):
     lines.append("    return " + ", ".join(given))
     joined = ", ".join(names)
     places = "".join(f"{place}\n" for place in places)
-    text = HEAD.format(title=title, places=places, helpers=helpers, given=", masks=None" * bool(region.masks), names=joined, outs=", ".join(outs), first=names[0])
+    text = HEAD.format(title=title, places=places, imports=imports, helpers=helpers, given=", masks=None" * bool(region.masks), names=joined, outs=", ".join(outs), first=names[0])
     draws = "\n".join(f"        {draw(shape, value, found)}," for (_, shape), value, found in zip(forms[0], inputs, figures))
     return text + "\n".join(lines) + "\n" + TAIL.format(names=joined, draws=draws), forms
 

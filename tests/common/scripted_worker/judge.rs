@@ -18,6 +18,7 @@ use warpsmith::harness::{
 };
 use warpsmith::kernel::KernelFile;
 use warpsmith::op::{Case, Dtype, Operation, Shape, TargetShape};
+use warpsmith::torch::TorchError;
 use warpsmith::worker::Judging;
 
 use crate::model;
@@ -98,6 +99,9 @@ impl ScriptedJudge {
         let ordeal = self.script.ordeal(&Asked::new(text, op, None));
         if ordeal.dies {
             std::process::abort();
+        }
+        if let Some(why) = ordeal.undefined {
+            return Err(JudgeError::Torch(TorchError::Code(why)));
         }
         let began = Instant::now();
         let there = || ordeal.until.as_ref().is_none_or(|path| path.exists());

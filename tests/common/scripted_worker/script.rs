@@ -117,6 +117,9 @@ struct Event {
     /// The worker ends without an answer.
     #[serde(default)]
     dies: bool,
+    /// The operation's definition turns out to be at fault, in these words.
+    #[serde(default)]
+    undefined: Option<String>,
     /// It happens as often as this file has bytes, each time one less.
     #[serde(default)]
     left: Option<std::path::PathBuf>,
@@ -137,6 +140,7 @@ pub struct Ordeal {
     pub delay_ms: u64,
     pub until: Option<std::path::PathBuf>,
     pub dies: bool,
+    pub undefined: Option<String>,
 }
 
 /// A kernel at a shape: what a rule looks at.
@@ -218,6 +222,7 @@ impl Script {
             delay_ms: event.delay_ms,
             until: event.until.clone(),
             dies: event.dies,
+            undefined: event.undefined.clone(),
         })
     }
 }

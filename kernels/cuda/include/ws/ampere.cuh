@@ -116,6 +116,18 @@ __device__ uint32_t pack(float left, float right) {
 #endif
     return both;
 }
+/* Two neighbours that are not negative, each in two parts that add up to it: what has so many bits of it, and the rest. The rest is neither negative nor
+   zero where there is something, so that infinitely much of it is infinite. */
+__device__ void pack_parts(float left, float right, uint32_t &most, uint32_t &rest) {
+#if WS_F16
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(most) : "f"(right), "f"(left));
+    const float least_left = fminf(left, 0x1p-24f), least_right = fminf(right, 0x1p-24f);
+#else
+    asm("cvt.rz.bf16x2.f32 %0, %1, %2;" : "=r"(most) : "f"(right), "f"(left));
+    const float least_left = left * 0x1p-24f, least_right = right * 0x1p-24f;
+#endif
+    rest = pack(fmaxf(left - ws_load((T)most), least_left), fmaxf(right - ws_load((T)(most >> 16)), least_right));
+}
 
 /* A warp's sums (16 x 8) += a (16 x 16) b (16 x 8). Of the sums a lane has two neighbours and two neighbours 8 rows below, those of
    row lane / 4 and columns lane % 4 * 2 first. */
