@@ -237,6 +237,7 @@ fn region(inputs: &[(&str, &[i64])], outputs: &[(&str, &[i64])]) -> Operation {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_the_rows_are() {
     let cache = tempfile::tempdir().unwrap();
     let Some(compiler) = compiler(cache.path()) else { return };

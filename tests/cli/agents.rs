@@ -89,6 +89,7 @@ fn script() -> impl FnMut(&Request) -> Answer + Send + 'static {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn a_model_over_http_has_its_good_kernel_kept_through_every_failure_and_replays_to_the_same_decisions() {
     let place = Place::new(&kernels::reverts());
     let endpoint = Endpoint::start(script());

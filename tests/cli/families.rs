@@ -55,7 +55,7 @@ fn improves_layernorm(place: &Place, more: &[&str], says: &str) {
 }
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_gpt2_is_profiled_improved_and_verified() {
     let place = place(GPT2);
     let table = place.warpsmith(&["profile", "model"]).ok();
@@ -90,6 +90,7 @@ fn a_bert_is_profiled_improved_and_verified() {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn a_decoding_run_is_profiled_improved_and_verified_in_its_phase() {
     let place = place(GPT2);
     let table = place.warpsmith(&["profile", "model", "--phase", "decode", "--batch", "2"]).ok();

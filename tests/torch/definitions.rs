@@ -76,7 +76,7 @@ fn judged(root: &Path, kernel: &str, definition: &str, workloads: &str) -> (Opti
 }
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_definition_is_a_target_at_the_sizes_of_its_workloads() {
     let Some(_turn) = service() else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn a_definition_is_a_target_at_the_sizes_of_its_workloads() {
 }
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_reference_is_followed_in_every_type_that_a_kernel_serves() {
     let Some(_turn) = service() else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ class LlamaForCausalLM(nn.Module):
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_checkpoint_of_a_kind_that_is_known_here_is_taken_apart_as_pytorch_runs_it_where_that_is_asked_for() {
     let Some(place) = Place::new() else { return };
     std::fs::create_dir(place.path("llama")).unwrap();

@@ -50,7 +50,7 @@ void NAME(const T *w0, const T *x0, const T *w1, T *out) {
 "#;
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn what_lies_between_convolutions_is_judged_as_it_lies_in_memory_there_and_finds_its_place_in_the_model_as_it_is_written()
  {
     let Some(place) = Place::new() else { return };

@@ -60,7 +60,7 @@ void NAME(const uint8_t *x0, const T *x1, const int8_t *w0, const T *w1, T *out)
 "#;
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_product_takes_along_what_widens_its_weights_and_is_placed_before_inductors_own_pattern_for_it() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("model/model.py"), MODEL).unwrap();

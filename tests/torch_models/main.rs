@@ -176,7 +176,7 @@ called = lambda: sum(my_kernels.status()['called'].values())
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_model_goes_from_its_profile_to_a_package_that_torch_compile_uses() {
     let Some(place) = Place::new() else { return };
     let profile: Value =
@@ -359,7 +359,7 @@ def get_inputs():
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn both_halves_of_an_mlp_are_one_target_that_begins_with_the_kernel_that_ships() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("model/model.py"), MLP).unwrap();
@@ -424,7 +424,7 @@ fn joined_with_results(profile: &Value, count: usize) -> &str {
 }
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn everything_that_inductor_calls_is_a_row_and_attention_begins_with_the_kernel_that_ships() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("model/model.py"), ATTENTION).unwrap();

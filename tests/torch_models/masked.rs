@@ -43,7 +43,7 @@ def get_inputs():
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_mask_that_sizes_alone_make_is_made_by_who_reads_it_and_attention_begins_with_the_kernel_that_ships() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("model/model.py"), MODEL).unwrap();
@@ -112,7 +112,7 @@ print(json.dumps([keys(False), keys(True)]))
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_mask_has_one_key_whoever_came_to_read_its_views_first() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("regions.py"), REGIONS).unwrap();
@@ -146,7 +146,7 @@ print(subprocess.run([sys.executable, '-c', ask], input=text, capture_output=Tru
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn what_the_compiler_alone_knows_can_be_evaluated_where_nothing_is_compiled() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("capture.py"), CAPTURE).unwrap();

@@ -49,7 +49,7 @@ print(json.dumps(dict(
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn products_of_one_tensor_are_taken_together_where_nothing_lies_between_them() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("regions.py"), REGIONS).unwrap();
@@ -84,7 +84,7 @@ print(json.dumps(dict(back=told(back_in_order), read=told(lambda x, order: torch
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn what_is_put_where_an_order_says_is_no_target_though_it_is_too_large_to_be_tried() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("capture.py"), CAPTURE).unwrap();
@@ -138,7 +138,7 @@ print(json.dumps(dict(different=different, sets=sets)))
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn what_is_fused_together_is_what_pytorchs_own_partitioner_finds() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("regions.py"), REGIONS).unwrap();

@@ -54,7 +54,7 @@ print(json.dumps(dict(
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn what_torch_compile_calls_is_of_the_parts_that_the_capture_has() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("taken.py"), CAPTURE).unwrap();
@@ -96,7 +96,7 @@ print(json.dumps(dict(
 ";
 
 #[test]
-#[ignore = "full suite"]
+#[ignore = "the full suite: .ci/run"]
 fn a_librarys_kernels_are_of_the_call_between_two_kernels_that_are_known_or_of_nobody() {
     let Some(place) = Place::new() else { return };
     std::fs::write(place.path("taken.py"), CAPTURE).unwrap();

@@ -330,6 +330,7 @@ fn stored(values: &[f64], stored: Stored) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn elements_that_are_asked_for_alone_are_those_of_the_whole() {
     elements_alone_are_those_of_the_whole(0..3);
 }
