@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use warpsmith::backend::cuda::{Compiler, Image, Search};
+use warpsmith::backend::cuda::{Compiled, Compiler, Image, Search};
 use warpsmith::backend::{self, Region, Span};
 use warpsmith::defence::Defence;
-use warpsmith::kernel::{Argument, Call, Facts, KernelFile, MapSource, adopted, fits_arch};
+use warpsmith::kernel::{Argument, Call, Facts, KernelFile, MapSource, PlannedLaunch, adopted, fits_arch};
 use warpsmith::op::{Dtype, Operation, Shape};
 
 /// A100, H200, B200: compute capability, multiprocessors, bytes of shared memory a block can have.
@@ -236,6 +236,26 @@ fn region(inputs: &[(&str, &[i64])], outputs: &[(&str, &[i64])]) -> Operation {
     region_of(&tensors, &inputs.iter().map(|(name, _)| *name).collect::<Vec<_>>())
 }
 
+/// A kernel that ships, called for a region of one type and compiled for a GPU: what its plan launches, and what the compiler says.
+fn called(
+    compiler: &Compiler,
+    file: &str,
+    (theirs, own): (Option<&Operation>, &Operation),
+    call: &Call,
+    (dtype, gpu): (Dtype, (u32, i64, i64)),
+) -> (Vec<PlannedLaunch>, Compiled) {
+    let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
+    let facts = facts(gpu);
+    let kernel = KernelFile::parse(&adopted(&text, (theirs, own), call, dtype, &facts).unwrap()).unwrap();
+    let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
+    let launches = kernel.launches(own, &[], &resolution, &facts).unwrap();
+    let compiled = compiler
+        .candidate(own, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
+        .unwrap_or_else(|error| panic!("{file} {dtype} {:?}: {error}", call.symbols));
+    assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {dtype} {:?}", call.symbols);
+    (launches, compiled[0].clone())
+}
+
 #[test]
 #[ignore = "the full suite: .ci/run"]
 fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_the_rows_are() {
@@ -297,19 +317,10 @@ fn products_of_one_tensor_and_their_activations_compile_as_one_kernel_whatever_t
         }))
         .unwrap();
         for (file, gpu) in [("matmul.cu", GPUS[0]), ("nvidia-h200/matmul.cu", GPUS[1])] {
-            let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
-            let facts = facts(gpu);
-            let text = adopted(&text, (Some(&theirs), &own), &call, Dtype::Bf16, &facts).unwrap();
-            let kernel = KernelFile::parse(&text).unwrap();
-            let resolution = kernel.resolve(&Shape::default(), Dtype::Bf16, &facts).unwrap();
-            let launches = kernel.launches(&own, &[], &resolution, &facts).unwrap();
-            let compiled = compiler
-                .candidate(&own, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
-                .unwrap_or_else(|error| panic!("{file} {m} rows: {error}"));
-            assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {m} rows");
+            let (launches, compiled) = called(&compiler, file, (Some(&theirs), &own), &call, (Dtype::Bf16, gpu));
             eprintln!(
                 "{file} {spans:?} of {m} x {n} x {k}: {} {:?}, {}",
-                launches[0].kernel, launches[0].grid, compiled[0].log
+                launches[0].kernel, launches[0].grid, compiled.log
             );
         }
     }
@@ -330,17 +341,8 @@ fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dt
     }))
     .unwrap();
     for (file, gpu) in [("flash_attention.cu", GPUS[0]), ("nvidia-h200/flash_attention.cu", GPUS[1])] {
-        let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
-        let facts = facts(gpu);
         for dtype in Dtype::ALL {
-            let text = adopted(&text, (Some(&theirs), &own), &call, dtype, &facts).unwrap();
-            let kernel = KernelFile::parse(&text).unwrap();
-            let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
-            kernel.launches(&own, &[], &resolution, &facts).unwrap();
-            let compiled = compiler
-                .candidate(&own, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
-                .unwrap_or_else(|error| panic!("{file} {dtype}: {error}"));
-            assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0), "{file} {dtype}");
+            called(&compiler, file, (Some(&theirs), &own), &call, (dtype, gpu));
         }
     }
 }
@@ -349,9 +351,7 @@ fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dt
 fn products_of_groups_take_all_from_their_call_and_compile_for_hopper() {
     let cache = tempfile::tempdir().unwrap();
     let Some(compiler) = compiler(cache.path()) else { return };
-    let (gpu, dtype) = (GPUS[1], Dtype::Bf16);
-    let (file, facts) = ("nvidia-h200/grouped_mm.cu", facts(gpu));
-    let text = std::fs::read_to_string(root().join("kernels/cuda").join(file)).unwrap();
+    let dtype = Dtype::Bf16;
     for (groups, m, n, k, turned) in [(8, 2, 28672, 4096, 1), (128, 8192, 1536, 2048, 1), (8, 8192, 1024, 2816, 0)] {
         let matrices = if turned == 1 { [groups, n, k] } else { [groups, k, n] };
         let normal = Some("dist = \"normal\"");
@@ -373,18 +373,40 @@ fn products_of_groups_take_all_from_their_call_and_compile_for_hopper() {
             "scalars": {},
         }))
         .unwrap();
-        let text = adopted(&text, (None, &own), &call, dtype, &facts).unwrap();
-        let kernel = KernelFile::parse(&text).unwrap();
-        let resolution = kernel.resolve(&Shape::default(), dtype, &facts).unwrap();
-        let launches = kernel.launches(&own, &[], &resolution, &facts).unwrap();
-        let compiled = compiler
-            .candidate(&own, &kernel, &[resolution], gpu.0, &facts, &AtomicBool::new(false))
-            .unwrap_or_else(|error| panic!("{groups} groups of {m} rows: {error}"));
-        assert!(compiled[0].resources.iter().all(|kernel| kernel.registers > 0));
+        let (launches, compiled) =
+            called(&compiler, "nvidia-h200/grouped_mm.cu", (None, &own), &call, (dtype, GPUS[1]));
         eprintln!(
             "{groups} groups, {m} x {n} x {k}: {:?} {:?}, {}",
-            launches[0].grid, launches[0].shared, compiled[0].log
+            launches[0].grid, launches[0].shared, compiled.log
         );
+    }
+}
+
+#[test]
+fn a_convolution_of_patches_side_by_side_takes_all_from_its_call_and_compiles() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some(compiler) = compiler(cache.path()) else { return };
+    // Pictures, their sides, channels, the side of a patch: many patches, an odd number of them, few terms, one patch that is not square.
+    for (b, c, [h, w], o, [kh, kw]) in [
+        (1, 3, [224, 224], 768, [16, 16]),
+        (3, 3, [224, 224], 1024, [32, 32]),
+        (2, 1, [8, 24], 40, [8, 8]),
+        (1, 4, [64, 48], 96, [4, 16]),
+    ] {
+        let x = [b, c, h, w];
+        let (weight, bias, y) = ([o, c, kh, kw], [o], [b, o, h / kh, w / kw]);
+        let own = region(&[("x0", &x), ("w0", &weight), ("w1", &bias)], &[("out", &y)]);
+        let call: Call = serde_json::from_value(serde_json::json!({
+            "op": "patch_mm",
+            "tensors": { "x": "x0", "w": "w0", "bias": "w1", "out": "out" },
+            "symbols": { "B": b, "C": c, "H": h, "W": w, "O": o, "KH": kh, "KW": kw },
+            "scalars": {},
+        }))
+        .unwrap();
+        for (dtype, gpu) in [(Dtype::Bf16, GPUS[0]), (Dtype::F16, GPUS[1])] {
+            let (launches, _) = called(&compiler, "nvidia-h200/patch_mm.cu", (None, &own), &call, (dtype, gpu));
+            assert!(launches[0].shared <= 48 << 10, "as much as a block has unasked: {}", launches[0].shared);
+        }
     }
 }
 

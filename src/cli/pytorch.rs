@@ -203,7 +203,7 @@ pub(super) fn kernel(
     })
 }
 
-/// The kernel of a region that is an operation which ships, or a product of groups, for which a kernel ships alone: the workspace's own for it, or the one
+/// The kernel of a region that is an operation which ships, or a product of groups or of patches, for which a kernel ships alone: the workspace's own for it, or the one
 /// inside this program, called with what the region has. None where it is no such operation, or its kernel cannot be used so.
 pub(super) fn shipped(workspace: &Workspace, card: &DeviceCard, region: &Region) -> Option<(String, String)> {
     let (call, dtype) = (region.shipped.as_ref()?, region.element()?);

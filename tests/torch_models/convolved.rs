@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::Place;
+use warpsmith::torch::model::CAPTURE;
 
 const MODEL: &str = "
 import torch
@@ -120,4 +121,44 @@ print(json.dumps(found))
     // Without torch.compile tensors lie as the model says, which is not what was judged, unless it says so.
     assert_eq!(seen, json!([[true, true, 0], [true, true, 1], [true, 2]]), "{said}");
     assert!(said.contains("1 of 1 kernels are in this graph"), "{said}");
+}
+
+const PATCHES: &str = "
+import json, torch
+from torch.fx.experimental.proxy_tensor import make_fx
+import capture
+
+def call_of(x, w, stride, turned=False, dtype=torch.bfloat16):
+    bias = torch.zeros(w[0], dtype=dtype)
+    program = lambda x, w, bias: torch.ops.aten.convolution.default(x, w, bias, [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1)
+    given = [torch.zeros(x, dtype=dtype), torch.zeros(w, dtype=dtype), bias]
+    if turned:
+        given[:2] = [one.to(memory_format=torch.channels_last) for one in given[:2]]
+    gm = make_fx(program, tracing_mode='fake')(*given)
+    region = capture.cut(gm)[1][0]
+    forms = [[dict(name=name, dtype=str(dtype)[6:], shape=capture.formed(one)[1]) for name, one in zip(names, side)] for names, side in zip((['x0', 'w0', 'w1'], ['out']), region.values())]
+    return capture.patch_product(*forms, region, 'cuda'), capture.patch_product(*forms, region, 'cpu')
+
+print(json.dumps([
+    call_of([2, 3, 32, 64], [40, 3, 16, 16], 16),
+    call_of([2, 3, 32, 64], [40, 3, 16, 16], 8),
+    call_of([2, 3, 32, 64], [40, 3, 4, 4], 4),
+    call_of([2, 3, 32, 64], [40, 3, 16, 16], 16, turned=True),
+    call_of([2, 3, 32, 64], [40, 3, 16, 16], 16, dtype=torch.float32),
+]))
+";
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn a_convolution_whose_patches_lie_side_by_side_begins_with_the_kernel_that_ships_for_it_on_a_gpu() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("capture.py"), CAPTURE).unwrap();
+    let (seen, _) = place.python(PATCHES);
+    let call = &seen[0][0];
+    let symbols = serde_json::json!({ "B": 2, "C": 3, "H": 32, "W": 64, "O": 40, "KH": 16, "KW": 16 });
+    assert_eq!((&call["op"], &call["symbols"]), (&"patch_mm".into(), &symbols), "{seen}");
+    assert_eq!(call["tensors"], serde_json::json!({ "x": "x0", "w": "w0", "bias": "w1", "out": "out" }));
+    let others = seen.as_array().unwrap().iter().skip(1).all(|one| one[0].is_null());
+    assert!(others, "patches that overlap, narrow ones, those whose channels come last, and single precision: {seen}");
+    assert!(seen[0][1].is_null(), "a processor has no kernel for it: {seen}");
 }

@@ -394,7 +394,8 @@ def unpatch(model):
 
 
 def plain():
-    """Operators that are written in Python, for compilers, and take a hundred times what they do when called by themselves; each with a function that does the same."""
+    """Operators that are written in Python, for compilers, and take much longer than what they do when called by themselves (a conversion a hundred times as long); each
+    with a function that does the same."""
     from torch._inductor import inductor_prims as own
 
     conversion = torch.ops.prims.convert_element_type.default  # It always makes a tensor.

@@ -17,7 +17,7 @@ def shipped(row, region, device):
     if not described or described["flops"] > MOST_WORK[torch.device(device).type]:
         return None
     inputs, outputs = described["inputs"], described["outputs"]
-    if (held := grouped_product(inputs, region)) is not None:
+    if (held := grouped_product(inputs, region) or patch_product(inputs, outputs, region, device)) is not None:
         return held
     types = {one["dtype"] for one in (*inputs, *outputs)}
     if len(types) > 1 or not all("float" in one for one in types) or not all(math.prod(one["shape"]) for one in outputs):
@@ -102,6 +102,28 @@ def grouped_product(inputs, region):
     turned = list(roots[1].meta["val"].shape) != sizes[1] or any(packet(one) in ("permute", "transpose") for one in region.nodes if one.args[0] is roots[1])
     symbols = {"groups": groups, "M": m, "N": n, "K": k, "trans_b": int(turned)}
     return call_of("grouped_mm", {**tensors, "c": "out"}, symbols, {}, None)
+
+
+def patch_product(inputs, outputs, region, device):
+    """A convolution whose patches lie side by side, as a product of channels and patches: a kernel for GPUs ships, for rows of a patch that are copied 16 bytes
+    at a time."""
+    node = region.nodes[0]
+    if torch.device(device).type != "cuda" or len(region.nodes) > 1 or packet(node) != "convolution":
+        return None
+    x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
+    sizes, (out_channels, _, *patch) = list(x.meta["val"].shape), w.meta["val"].shape
+    types = {one["dtype"] for one in (*inputs, *outputs)}
+    if len(patch) != 2 or types not in ({"float16"}, {"bfloat16"}) or transposed or groups != 1 or list(stride) != patch or any(padding) or set(dilation) != {1}:
+        return None
+    # Rows lie as PyTorch has them: a kernel's sizes are those of the convolution.
+    given = {one: form["shape"] for one, form in zip(region.inputs, inputs)}
+    plain = [given.get(one) == list(one.meta["val"].shape) for one in (x, w)] + [outputs[0]["shape"] == list(node.meta["val"].shape)]
+    if not all(plain) or sizes[3] % 8 or patch[1] % 8 or 0 in sizes:
+        return None
+    names = {one: form["name"] for one, form in zip(region.inputs, inputs)}
+    tensors = {"x": names[x], "w": names[w], "bias": names[bias] if bias is not None else None, "out": "out"}
+    symbols = dict(zip(("B", "C", "H", "W", "O", "KH", "KW"), (*sizes, out_channels, *patch)))
+    return call_of("patch_mm", tensors, symbols, {}, None)
 
 
 def side_products(shapes, made, region, trial):
