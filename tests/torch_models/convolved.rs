@@ -1,9 +1,9 @@
 //! Convolutions, and what lies between them: torch.compile runs them channels-last, whatever the model says.
 
 use serde_json::{Value, json};
+use warpsmith::torch::model::CAPTURE;
 
 use crate::Place;
-use warpsmith::torch::model::CAPTURE;
 
 const MODEL: &str = "
 import torch

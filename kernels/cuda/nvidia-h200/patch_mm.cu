@@ -3,7 +3,7 @@ op = "patch_mm"
 dtypes = ["f16", "bf16"]
 arch = ["sm_80+"]
 [tune]
-BM      = { value = 64, choices = [32, 64, 128] }    # channels of a block's tile
+BM      = { value = 64, choices = [32, 64, 128] }    # filters of a block's tile
 BN      = { value = 32, choices = [16, 32, 64] }     # patches of it
 WARPS_N = { value = 1,  choices = [1, 2] }           # warps beside each other, each with a part of the patches
 STAGES  = { value = 4,  choices = [3, 4, 6] }        # slices of 64 terms on their way, at most
@@ -13,14 +13,14 @@ HIGH     = "H / KH"                                  # patches of a picture, one
 WIDE     = "W / KW"                                  # and beside each other
 PATCHES  = "HIGH * WIDE"
 COLUMNS  = "B * PATCHES"
-THREADS  = "BM / 16 * WARPS_N * 32"                  # a warp has 16 channels
+THREADS  = "BM / 16 * WARPS_N * 32"                  # a warp has 16 filters
 IN_PAIRS = "PATCHES % 2 == 0"                        # neighbours are stored together
 PATCH_W  = "KW"
 PATCH_H  = "KH"
-ACROSS   = "W"
-DOWN     = "H"
-DEEP     = "C"
-ROWS     = "O"
+WIDTH    = "W"
+HEIGHT   = "H"
+CHANNELS = "C"
+FILTERS  = "O"
 [[launch]]
 kernel = "patch_mm"
 grid   = ["ceil_div(O, BM)", "ceil_div(COLUMNS, BN)"]
@@ -31,15 +31,15 @@ args   = ["x", "w", "bias", "out"]
 
 /* out[b][o][patch] = sum over a patch of w[o] x + bias[o]: a convolution whose patches lie side by side, as a transformer for pictures begins with one.
 
-   It is a product of w (channels x terms) and of the patches (patches x terms), which nobody writes out: a row of a patch, KW elements, lies together in the
+   It is a product of w (filters x terms) and of the patches (patches x terms), which nobody writes out: a row of a patch, KW elements, lies together in the
    picture, and 16 bytes at a time are copied from there to where a tile of patches would have them. Both tiles have rows of 64 terms, exchanged within
    groups of 8 rows (`place`), so that ldmatrix finds them in all banks.
 
-       w   (BM channels x 64 terms) --cp.async--\
+       w   (BM filters x 64 terms)  --cp.async--\
                                                  ring of STAGES --ldmatrix--> mma.sync --> BM x BN sums --> out
        x   (BN patches x 64 terms)  --cp.async--/
 
-   What bounds it: how long it takes until the first slice is there and the last sum is stored. A picture of 224 x 224 in patches of 16, by 768 channels,
+   What bounds it: how long it takes until the first slice is there and the last sum is stored. A picture of 224 x 224 in patches of 16, by 768 filters,
    is 0.23 GFLOP and 1.8 MB. */
 
 #include "ws/ampere.cuh"
@@ -59,15 +59,15 @@ patch_mm(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__
         uint4 *const to = shared + slice % STAGES * SLICE;
         for (int at = threadIdx.x; at < BM * CHUNKS; at += THREADS) {
             const int row = at / CHUNKS, chunk = at % CHUNKS, term = slice * 64 + chunk * 8;
-            const bool there = o0 + row < ROWS && term < TERMS;
+            const bool there = o0 + row < FILTERS && term < TERMS;
             copy_async<16>(to + place<CHUNKS>(row, chunk), there ? w + (int64_t)(o0 + row) * TERMS + term : w, there ? 16 : 0);
         }
         for (int at = threadIdx.x; at < BN * CHUNKS; at += THREADS) {
             const int row = at / CHUNKS, chunk = at % CHUNKS, term = slice * 64 + chunk * 8, column = n0 + row;
             const bool there = column < COLUMNS && term < TERMS;
             const int picture = column / PATCHES, patch = column % PATCHES, y = patch / WIDE * PATCH_H + term / PATCH_W % PATCH_H;
-            const int64_t line = ((int64_t)picture * DEEP + term / (PATCH_H * PATCH_W)) * DOWN + y;
-            copy_async<16>(to + BM * CHUNKS + place<CHUNKS>(row, chunk), there ? x + line * ACROSS + patch % WIDE * PATCH_W + term % PATCH_W : x, there ? 16 : 0);
+            const int64_t line = ((int64_t)picture * CHANNELS + term / (PATCH_H * PATCH_W)) * HEIGHT + y;
+            copy_async<16>(to + BM * CHUNKS + place<CHUNKS>(row, chunk), there ? x + line * WIDTH + patch % WIDE * PATCH_W + term % PATCH_W : x, there ? 16 : 0);
         }
     };
 
@@ -102,13 +102,13 @@ patch_mm(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int o = o0 + row0 + lane / 4 + r * 8;
-        if (o >= ROWS) continue;
+        if (o >= FILTERS) continue;
         const float more = bias ? ws_load(bias[o]) : 0.0f;
 #pragma unroll
         for (int n = 0; n < OWN / 8; n++) {
             const int column = n0 + column0 + n * 8 + lane % 4 * 2;
             const float left = sums[n][r * 2] + more, right = sums[n][r * 2 + 1] + more;
-            auto at = [&](int column) { return out + ((int64_t)(column / PATCHES) * ROWS + o) * PATCHES + column % PATCHES; };
+            auto at = [&](int column) { return out + ((int64_t)(column / PATCHES) * FILTERS + o) * PATCHES + column % PATCHES; };
             if (IN_PAIRS) {
                 if (column < COLUMNS) *(uint32_t *)at(column) = pack(left, right);
             } else {

@@ -393,7 +393,7 @@ def unpatch(model):
     return model
 
 
-def plain():
+def eager_functions():
     """Operators that are written in Python, for compilers, and take much longer than what they do when called by themselves (a conversion a hundred times as long); each
     with a function that does the same."""
     from torch._inductor import inductor_prims as own
@@ -450,7 +450,7 @@ class Steps:
         placing = config.patch(post_grad_custom_post_pass=self.place, shape_padding=False)
         with V.set_fake_mode(mode), regions.without_lowerings(), placing:
             compile_fx._recursive_post_grad_passes(lowered, is_inference=options.get("is_inference", False))
-        functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()} | plain()
+        functions = {operator_of(key): function for key, function in direct.FUNCTIONS.items()} | eager_functions()
         for node in lowered.graph.nodes:
             node.target = functions.get(node.target, node.target)
         lowered.recompile()

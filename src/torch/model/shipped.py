@@ -116,12 +116,11 @@ def patch_product(inputs, outputs, region, device):
     if len(patch) != 2 or types not in ({"float16"}, {"bfloat16"}) or transposed or groups != 1 or list(stride) != patch or any(padding) or set(dilation) != {1}:
         return None
     # Rows lie as PyTorch has them: a kernel's sizes are those of the convolution.
-    given = {one: form["shape"] for one, form in zip(region.inputs, inputs)}
-    plain = [given.get(one) == list(one.meta["val"].shape) for one in (x, w)] + [outputs[0]["shape"] == list(node.meta["val"].shape)]
-    if not all(plain) or sizes[3] % 8 or patch[1] % 8 or 0 in sizes:
+    given = dict(zip(region.inputs, inputs))
+    lies = all(form["shape"] == list(one.meta["val"].shape) for one, form in ((x, given[x]), (w, given[w]), (node, outputs[0])))
+    if not lies or sizes[3] % 8 or patch[1] % 8 or 0 in sizes:
         return None
-    names = {one: form["name"] for one, form in zip(region.inputs, inputs)}
-    tensors = {"x": names[x], "w": names[w], "bias": names[bias] if bias is not None else None, "out": "out"}
+    tensors = {own: given[one]["name"] if one is not None else None for own, one in (("x", x), ("w", w), ("bias", bias))} | {"out": "out"}
     symbols = dict(zip(("B", "C", "H", "W", "O", "KH", "KW"), (*sizes, out_channels, *patch)))
     return call_of("patch_mm", tensors, symbols, {}, None)
 
