@@ -14,7 +14,8 @@ use crate::op::{Dtype, Operation};
 pub struct Call {
     /// The operation whose kernel it is.
     pub op: String,
-    /// Its tensors, by the other operation's names; none where a tensor is absent.
+    /// Its tensors, by the other operation's names; none where a tensor is absent. Beside those of the operation there may be one that a constant of the
+    /// kernel stands for in its launches, such as attention's bias; in C it is the function's last argument.
     pub tensors: BTreeMap<String, Option<String>>,
     /// Its symbols.
     pub symbols: BTreeMap<String, i64>,
@@ -247,6 +248,8 @@ fn in_function(
         let size = call.scalars.get(&scalar.name).ok_or_else(|| refused(&format!("`{}` has no value", scalar.name)))?;
         arguments.push(format!("(float){size:e}"));
     }
+    let further = call.tensors.iter().filter(|(own, _)| theirs.tensors.iter().all(|tensor| tensor.name != **own));
+    arguments.extend(further.filter_map(|(_, name)| name.clone()));
     // A region has neither symbols nor scalars, so that buffers come last.
     let own_buffers: String =
         buffers.iter().map(|buffer| format!(", {} *{}", buffer.dtype.c_name(), buffer.name)).collect();

@@ -186,6 +186,41 @@ fn queries_keys_and_values_may_lie_side_by_side_in_one_tensor() {
 }
 
 #[test]
+fn what_is_added_to_scores_goes_where_a_constant_stands_for_it_in_c_as_the_last_argument() {
+    let inputs = ["x0", "x1", "x2", "x3"].map(|name| (name, "[\"2\", \"6\", \"40\", \"40\"]"));
+    let own = region_of(&inputs, "[\"2\", \"40\", \"6\", \"40\"]");
+    let theirs = operation("flash_attention");
+    let tensors = [("q", "x0"), ("k", "x1"), ("v", "x2"), ("o", "out"), ("BIAS_TENSOR", "x3")];
+    let sizes = [("B", 2), ("H", 6), ("H_kv", 6), ("S_q", 40), ("S_kv", 40), ("D", 40), ("causal", 0), ("bshd", 0)];
+    let call = Call {
+        op: "flash_attention".into(),
+        tensors: tensors.map(|(own, name)| (own.to_owned(), Some(name.to_owned()))).into(),
+        symbols: sizes.map(|(symbol, size)| (symbol.to_owned(), size)).into(),
+        scalars: BTreeMap::from([("scale".to_owned(), 0.25)]),
+        lets: [("BIAS", 1), ("BIAS_B", 9600), ("BIAS_H", 1600), ("BIAS_Q", 40), ("BIAS_K", 1)]
+            .map(|(name, number)| (name.to_owned(), number))
+            .into(),
+        beside: Vec::new(),
+    };
+    let made = |file: &str, dtype, facts: &Facts| {
+        adopted(embedded(file).unwrap(), (Some(&theirs), &own), &call, dtype, facts).unwrap()
+    };
+    let text = made("kernels/cpu/flash_attention.c", Dtype::F32, &facts());
+    assert!(text.contains("flash_attention(x0, x1, x2, out, 2, 6, 6, 40, 40, 40, 0, 0, (float)2.5e-1, x3);"), "{text}");
+    for file in ["kernels/cuda/flash_attention.cu", "kernels/cuda/nvidia-h200/flash_attention.cu"] {
+        let kernel = KernelFile::parse(&made(file, Dtype::F16, &hopper())).unwrap();
+        let resolution = kernel.resolve(&Shape::default(), Dtype::F16, &hopper()).unwrap();
+        let launches = kernel.launches(&own, &[], &resolution, &hopper()).unwrap();
+        assert_eq!(launches[0].args.last(), Some(&Argument::Tensor(3)), "{file}");
+        let plain = KernelFile::parse(embedded(file).unwrap()).unwrap();
+        let shape = theirs.complete(&Shape(call.symbols.clone())).unwrap();
+        let resolution = plain.resolve(&shape, Dtype::F16, &hopper()).unwrap();
+        let without = plain.launches(&theirs, &theirs.ints(&shape).unwrap(), &resolution, &hopper()).unwrap();
+        assert_eq!(without[0].args.last(), Some(&Argument::Constant(0)), "{file}: nothing is added by itself");
+    }
+}
+
+#[test]
 fn every_kernel_in_c_can_be_adopted_with_its_buffers_and_half_a_call_is_refused() {
     let shipped = |op: &str| embedded(&format!("kernels/cpu/{op}.c")).unwrap();
     for op in ["softmax", "rmsnorm", "layernorm", "reduce", "flash_attention", "fused_mlp"] {

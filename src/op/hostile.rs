@@ -73,7 +73,28 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
             });
         }
     }
+    let truths = op.tensors.iter().filter(|tensor| tensor.role == Role::Input && is_truth(tensor));
+    for tensor in truths {
+        let specials = vec![Special::scattered(0.0, None, 3), Special::scattered(1.0, None, 4)];
+        let Some(shape) = present_at(op, tensor, &own) else { continue };
+        all.push(Adversarial {
+            listed_arguments: false,
+            name: format!("rows alike in {}", tensor.name),
+            why: "rows that are true everywhere, or nowhere: what nothing is left of has a meaning too".to_owned(),
+            shape,
+            draw: BTreeMap::from([(tensor.name.clone(), Draw { specials, ..own_of(tensor) })]),
+            dtypes: Vec::new(),
+            requires: tensor.present.clone(),
+            few_terms: None,
+        });
+    }
     all
+}
+
+/// Whether a tensor holds truth values, which are bytes to kernels.
+fn is_truth(tensor: &TensorSpec) -> bool {
+    let two = |draw: &Draw| draw.dist == Distribution::Index && draw.scale == Some(Expr::from(2.0)) && draw.shift.is_none();
+    tensor.dtype.is_whole() && tensor.draw.as_ref().is_some_and(two)
 }
 
 /// Kinds that only make all values larger or smaller. (Rows that differ in size keep what structure they have as well.)

@@ -123,7 +123,7 @@ fn unlike(described: &Described) -> Option<String> {
     for input in &described.inputs {
         let Argument::Input(TensorForm { name, dtype, figures, .. }) = input else { continue };
         match (element(dtype), figures) {
-            (Some("T"), Some(Figures { zeros, count, min, max, rectified: None, .. }))
+            (Some("T"), Some(Figures { zeros, count, min, max, rectified: None, hidden: None, .. }))
                 if *count > 64 && *zeros > 0.02 && min < max =>
             {
                 return Some(format!("{:.0} % of `{name}` are zeros, which a draw would lose", 100.0 * zeros));
@@ -276,7 +276,7 @@ fn usual(form: &TensorForm) -> Result<String, String> {
     if form.dtype == "bool" {
         return Ok("{ dist = \"index\", scale = \"2\" }".to_owned());
     }
-    let Figures { min, max, mean, deviation, whole, count, rectified, ends, .. } =
+    let Figures { min, max, mean, deviation, whole, count, rectified, ends, hidden, .. } =
         form.figures.ok_or_else(|| format!("the values of `{name}` were not drawn"))?;
     if ![min, max, mean, deviation].iter().all(|value| value.is_finite()) {
         return Err(format!("`{name}` is not finite"));
@@ -294,7 +294,9 @@ fn usual(form: &TensorForm) -> Result<String, String> {
     let normal = |scale: f64, middle: f64| {
         format!("{{ dist = \"normal\", scale = {}, shift = {} }}", quoted(&float(scale)), quoted(&float(middle)))
     };
-    let draw = if min == max {
+    let draw = if let Some(adds) = hidden {
+        hiding(adds, form.shape.last().copied().unwrap_or(1))
+    } else if min == max {
         // What a layer starts with (ones, zeros) is no value that a kernel may rely on; what is positive stays so.
         if min == 0.0 { normal(0.25, 0.0) } else { uniform(0.5 * min, min) }
     } else if let Some([scale, shift]) = rectified {
@@ -310,6 +312,14 @@ fn usual(form: &TensorForm) -> Result<String, String> {
         normal(rounded(deviation), if centred { 0.0 } else { rounded(mean) })
     };
     Ok(draw)
+}
+
+/// Zeros, and what hides a score in up to a half of each row; in whole rows too, where something is left of what is hidden.
+fn hiding(adds: f64, columns: usize) -> String {
+    let low = if adds == 0.0 { "-inf".to_owned() } else { format!("{adds:?}") };
+    let whole = if adds == 0.0 { String::new() } else { format!(", {{ value = {low}, every = 7 }}") };
+    let half = (columns / 2).max(1);
+    format!("{{ dist = \"constant\", scale = \"0\", specials = [{{ value = {low}, count = {half} }}{whole}] }}")
 }
 
 /// The bounds of a uniform distribution of which these are the smallest and the largest value drawn.

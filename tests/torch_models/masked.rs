@@ -1,5 +1,7 @@
 //! Attention whose mask the model makes from sizes alone, as transformers does.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use warpsmith::torch::model::{CAPTURE, REGIONS};
 
@@ -66,6 +68,65 @@ fn a_mask_that_sizes_alone_make_is_made_by_who_reads_it_and_attention_begins_wit
     place.begun(&names);
     exported_and_called_once(&place, &names);
     patched_in_large_steps(&place, names.len());
+}
+
+/// Keys that nobody sees depend on what comes in, and numbers are added that the model has learnt, as they lie and turned; both in PyTorch's attention and as two products.
+const GIVEN: &str = "
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.ModuleList(nn.Linear(96, 96) for _ in range(3)) for _ in range(3))
+        self.learnt, self.turned = nn.Parameter(torch.randn(6, 40, 40)), nn.Parameter(torch.randn(40, 40, 6))
+        self.norm = nn.LayerNorm(96)
+
+    def heads(self, x):
+        return x.view(2, 40, 6, 16).transpose(1, 2)
+
+    def forward(self, x):
+        at = torch.arange(x.shape[1], device=x.device)
+        seen = (x[:, :, 0] < 1)[:, None, None, :] & (at[:, None] >= 0)
+        hides = torch.where(seen, 0.0, -65536.0).to(x.dtype)
+        x = x + hides.mean() * 1e-9
+        mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.first), attn_mask=hides)
+        x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
+        mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.second), attn_mask=self.learnt[None])
+        x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
+        q, k, v = (self.heads(one(x)) for one in self.third)
+        scores = (q * 0.5) @ (k * 0.5).transpose(2, 3) + self.turned.permute(2, 0, 1)
+        mixed = torch.softmax(scores, -1) @ v
+        x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
+        return self.norm(x)
+
+def get_inputs():
+    return [torch.randn(2, 40, 96)]
+";
+
+#[test]
+#[ignore = "the full suite: .ci/run"]
+fn what_is_added_to_scores_is_read_by_the_kernel_that_ships_however_it_lies_and_kept_kernels_are_called() {
+    let Some(place) = Place::new() else { return };
+    std::fs::write(place.path("model/model.py"), GIVEN).unwrap();
+    let profile: Value = serde_json::from_str(&place.said(&["profile", "model", "--json"])).unwrap();
+    let rows = || profile["captured"]["regions"].as_array().unwrap().iter();
+    let attention: Vec<&Value> = rows().filter(|row| row["shipped"]["op"] == "flash_attention").collect();
+    let bias = |row: &Value| row["shipped"]["tensors"]["BIAS_TENSOR"].clone();
+    assert!(attention.len() >= 3 && attention.iter().all(|row| bias(row).is_string()), "{profile}");
+    let steps: BTreeSet<i64> = attention.iter().filter_map(|row| row["shipped"]["lets"]["BIAS_K"].as_i64()).collect();
+    assert_eq!(steps, BTreeSet::from([1, 6]), "{profile}");
+    let hides = |row: &&Value| {
+        let inputs = row["described"]["inputs"].as_array().unwrap();
+        inputs.iter().any(|input| input["figures"]["hidden"] == -65536.0)
+    };
+    assert_eq!(attention.iter().filter(|row| hides(row)).count(), 1, "{profile}");
+
+    std::fs::create_dir(place.path(OF_MINE)).unwrap();
+    let names: Vec<&str> = attention.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    place.begun(&names);
+    exported_and_called_once(&place, &names);
 }
 
 /// Without torch.compile the kernels are called, what has none is run as the model has it, and no mask is made for nobody.

@@ -38,6 +38,7 @@ pub const CAPTURE: &str = python!(
     "source.py",
     "load.py",
     "shipped.py",
+    "attention.py",
     "parts.py",
     "trace.py",
     "capture.py"

@@ -19,11 +19,16 @@ def shipped(row, region, device):
     inputs, outputs = described["inputs"], described["outputs"]
     if (held := grouped_product(inputs, region) or patch_product(inputs, outputs, region, device)) is not None:
         return held
-    types = {one["dtype"] for one in (*inputs, *outputs)}
+    hiding = [one["name"] for one in inputs if one["dtype"] == "bool"]
+    types = {one["dtype"] for one in (*inputs, *outputs)} - {"bool"}
     if len(types) > 1 or not all("float" in one for one in types) or not all(math.prod(one["shape"]) for one in outputs):
         return None
     shapes, made = {one["name"]: one["shape"] for one in inputs}, [one["shape"] for one in outputs]
-    trial = Trial(row["source"], shapes, device)
+    trial = Trial(row["source"], shapes, hiding, device)
+    if (found := next(filter(trial.holds, biased(shapes, made[0], hiding, region, device)), None)) is not None:
+        return of_precision(call_of(*found), region, device)
+    if hiding:
+        return None
     if len(made) > 1:
         return side_products(shapes, made, region, trial) if torch.device(device).type == "cuda" else None
     if not 1 <= len(inputs) <= 4:
@@ -46,8 +51,8 @@ def shipped(row, region, device):
 class Trial:
     """What a region gives for values drawn once, when somebody first asks."""
 
-    def __init__(self, source, shapes, device):
-        self.source, self.shapes, self.device, self.values = source, shapes, device, None
+    def __init__(self, source, shapes, hiding, device):
+        self.source, self.shapes, self.hiding, self.device, self.values = source, shapes, hiding, device, None
 
     def holds(self, candidate, which=0, scale=1.0):
         """Whether a candidate computes the region's result of this number, for the values times a scale."""
@@ -55,6 +60,7 @@ class Trial:
             drawn = torch.Generator(self.device).manual_seed(1)
             ask = lambda shape: torch.randn(shape, generator=drawn, dtype=torch.float64, device=self.device)
             self.values, written = {name: ask(shape) for name, shape in self.shapes.items()}, {}
+            self.values |= {name: self.values[name] > 0 for name in self.hiding}
             exec(self.source, written)
             self.reference, self.right = written["reference"], {}
         values = self.values if scale == 1.0 else {name: one * scale for name, one in self.values.items()}
@@ -211,71 +217,6 @@ def activated_products(inputs, out, order):
             yield op, tensors, symbols, scalars, lambda given, act=activation: act(compute(given)), {"ACT": number}
 
 
-def attentions(inputs, out, order, region):
-    """Attention over tensors of four sizes as they are, and over those that the region itself has there, however many sizes they have outside."""
-    if len(order) != 3 or any(0 in inputs[name] for name in order):
-        return
-    shapes = [inputs[name] for name in order]
-    if all(len(shape) == 4 for shape in shapes):
-        yield from attention(*shapes, inputs, out, order, region)
-    for within in (*attended(region), *decomposed(region, shapes)):
-        if [math.prod(shape) for shape in within] == [math.prod(shape) for shape in shapes]:
-            for swapped in (False, True):
-                yield from attention(*([one[0], one[2], one[1], one[3]] if swapped else one for one in within), inputs, out, order, region)
-
-
-def attended(region):
-    """Sizes of queries, keys and values of each attention, heads before positions."""
-    for node in filter(is_attention, region.nodes):
-        yield [list(argument(node, name).meta["val"].shape) for name in ("query", "key", "value")]
-
-
-def decomposed(region, shapes):
-    """The same for attention as two products of batches, between which scores have four sizes; there may be fewer heads of keys and values."""
-    products = [node for node in region.nodes if packet(node) == "bmm"]
-    if len(products) != 2:
-        return
-    (batch, rows, keys), depth = products[0].meta["val"].shape, products[1].meta["val"].shape[2]
-    values = [node.meta["val"] for node in region.nodes]
-    many = {tuple(one.shape[:2]) for one in values if isinstance(one, torch.Tensor) and list(one.shape[2:]) == [rows, keys]}
-    for outer, heads in many:
-        if outer * heads == batch:
-            few = math.prod(shapes[1]) // (outer * keys * depth)
-            yield [[outer, heads, rows, depth], *[[outer, few, keys, depth]] * 2]
-
-
-def side_by_side(inputs, out, region):
-    """Attention whose queries, keys and values are heads within the rows of tensors that have others too, as one product gives all three."""
-    for node in filter(is_attention, region.nodes):
-        within = [argument(node, name) for name in ("query", "key", "value")]
-        roots = [root_within(one, region) for one in within]
-        if None in roots:
-            continue
-        shapes = [list(one.meta["val"].transpose(1, 2).shape) for one in within]
-        order = [list(inputs)[region.inputs.index(root)] for root in roots]
-        parts, lets = {}, {}
-        for own, name, one, root, (batch, places, heads, depth) in zip("qkv", order, within, roots, shapes):
-            begin = one.meta["val"].storage_offset() - root.meta["val"].storage_offset()
-            if 0 in (batch, places, depth):
-                break
-            first, row = begin // depth, math.prod(inputs[name]) // (batch * places * depth)
-            if first * depth != begin or row * batch * places * depth != math.prod(inputs[name]) or first + heads > row:
-                break
-            parts[own] = ((batch, places, row, depth), first, heads)
-            if row != heads:
-                lets.update({f"{own.upper()}_HEADS": row, f"{own.upper()}_FIRST": first})
-        if len(parts) < 3:
-            continue
-        for op, tensors, symbols, scalars, compute in attention(*shapes, inputs, out, order, region):
-            if symbols["bshd"]:
-
-                def of_parts(given, compute=compute, parts=parts):
-                    taken = {own: given[own].reshape(rows)[:, :, first : first + heads] for own, (rows, first, heads) in parts.items()}
-                    return compute(taken)
-
-                yield op, tensors, symbols, scalars, of_parts, lets
-
-
 def root_within(node, region):
     """The input of a region that a node is a view of; none where something is computed in between."""
     while node not in region.inputs:
@@ -283,88 +224,6 @@ def root_within(node, region):
             return None
         node = node.all_input_nodes[0]
     return node
-
-
-def attention(q, k, v, inputs, out, order, region):
-    if k != v or q[0] != k[0] or q[3] != k[3] or math.prod(out) != math.prod(q):
-        return
-    shapes = dict(zip("qkv", (q, k, v)))
-    # Heads before positions, or behind them.
-    for bshd in (0, 1):
-        head, place = (2, 1) if bshd else (1, 2)
-        if q[head] % k[head] or q[place] > k[place]:
-            continue
-        for causal, scale in itertools.product((0, 1), scales_of(region, q[3])):
-
-            def compute(given, bshd=bshd, causal=causal, scale=scale):
-                tensors = (given[name].reshape(shape) for name, shape in shapes.items())
-                result = attend(*(one.transpose(1, 2) if bshd else one for one in tensors), causal, scale)
-                return (result.transpose(1, 2) if bshd else result).contiguous()
-
-            symbols = {"B": q[0], "H": q[head], "H_kv": k[head], "S_q": q[place], "S_kv": k[place], "D": q[3], "causal": causal, "bshd": bshd}
-            yield "flash_attention", dict(zip("qkv", order), o="out"), symbols, {"scale": scale}, compute
-
-
-def attend(q, k, v, causal, scale):
-    """Attention of tensors in which heads come before positions, and each of keys and values may be one for several."""
-    k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
-    scores = q @ k.transpose(2, 3) * scale
-    if causal:
-        # Aligned to the end.
-        hidden = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1 + k.shape[2] - q.shape[2])
-        scores = scores.masked_fill(hidden, -math.inf)
-    return torch.softmax(scores, -1) @ v
-
-
-# Positions before heads, or behind them, as kernels for GPUs have it for each tensor (`Q_LIES`).
-POSITIONS_FIRST, HEADS_FIRST = 1, 2
-
-
-def lying_apart(inputs, out, region):
-    """Attention whose queries, keys and values lie each in a way of its own; keys may be written for every head of queries, and values not."""
-    for node in filter(is_attention, region.nodes):
-        within = [argument(node, name) for name in ("query", "key", "value")]
-        roots = [copied_from(one, region) for one in within]
-        batch, heads, places, depth = within[0].meta["val"].shape
-        if None in roots or len(set(roots)) < 3 or math.prod(out) != batch * heads * places * depth or 0 in out:
-            continue
-        order = [list(inputs)[region.inputs.index(root)] for root in roots]
-        many = [one.meta["val"].shape[2] for one in within]
-        few = [math.prod(inputs[name]) // (batch * rows * depth) for name, rows in zip(order, many)]
-        fits = all(math.prod(inputs[name]) == batch * rows * own * depth for name, rows, own in zip(order, many, few))
-        if not fits or few[0] != heads or 0 in few or heads % few[1] or few[1] % few[2]:
-            continue
-        for bshd, causal, scale, *ways in itertools.product((1, 0), (1, 0), scales_of(region, depth), *[(POSITIONS_FIRST, HEADS_FIRST)] * 3):
-            usual = POSITIONS_FIRST if bshd else HEADS_FIRST
-            lets = {f"{own}_LIES": way for own, way in zip("QKV", ways) if way != usual}
-            lets |= {"V_SHARE": few[1] // few[2]} if few[1] != few[2] else {}
-
-            def compute(given, bshd=bshd, causal=causal, scale=scale, ways=ways):
-                tensors = []
-                for own, rows, count, way in zip("qkv", many, few, ways):
-                    first, second = (rows, count) if way == POSITIONS_FIRST else (count, rows)
-                    one = given[own].reshape(batch, first, second, depth)
-                    tensors.append(one.transpose(1, 2) if way == POSITIONS_FIRST else one)
-                result = attend(*tensors, causal, scale)
-                return (result.transpose(1, 2) if bshd else result).contiguous()
-
-            symbols = {"B": batch, "H": heads, "H_kv": few[1], "S_q": places, "S_kv": many[1], "D": depth, "causal": causal, "bshd": bshd}
-            yield "flash_attention", dict(zip("qkv", order), o="out"), symbols, {"scale": scale}, compute, lets
-
-
-def copied_from(node, region):
-    """The input of a region from which a node has its numbers, be they moved or repeated; none where something is computed in between."""
-    while node not in region.inputs:
-        if not is_moved(node) and packet(node) != "clone":
-            return None
-        node = node.all_input_nodes[0]
-    return node
-
-
-def scales_of(region, depth):
-    """What scores may be multiplied by."""
-    said = (argument(node, "scale") for node in region.nodes if is_attention(node))
-    return list(dict.fromkeys((1 / math.sqrt(depth), *(one for one in said if one), 1.0)))
 
 
 def swiglu(inputs, out, order):

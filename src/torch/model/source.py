@@ -219,6 +219,7 @@ def figures(tensor):
         return None
     flat = tensor.detach().reshape(-1)
     flat = flat[:: max(1, flat.numel() >> 20)].to(torch.float64)
+    hidden = hidden_by(flat) if tensor.is_floating_point() else None
     flat = flat[flat.isfinite()]
     if flat.numel() == 0:
         return None
@@ -231,7 +232,19 @@ def figures(tensor):
         "whole": bool((flat == flat.round()).all()),
         "count": flat.numel(),
     }
-    return {**found, "rectified": rectified(**found)}
+    return {**found, "rectified": rectified(**found), "hidden": hidden}
+
+
+# What hides a score takes at least so much from it.
+HIDES = -1000.0
+
+
+def hidden_by(flat):
+    """What values that hide scores add where they do: they are zeros and one other number, far below. 0 stands for -infinity; none where they are not like that."""
+    low = float(flat.min())
+    if low > HIDES or float(flat.max()) != 0 or not bool(((flat == 0) | (flat == low)).all()):
+        return None
+    return low if math.isfinite(low) else 0.0
 
 
 # What is computed from whole numbers by these tells no more than how they compare.
@@ -302,6 +315,8 @@ def draw(shape, value, found):
     if not value.is_floating_point():
         low, high = (int(found["min"]), int(found["max"]) + 1) if found else (0, 2)
         return f"torch.randint({low}, {high}, {shape}, dtype={value.dtype})"
+    if found and found["hidden"] is not None:
+        return f"torch.where(torch.rand({shape}) < 0.5, 0.0, {found['hidden'] or -math.inf}).to({value.dtype})".replace("-inf", "float('-inf')")
     mean, deviation = (found["mean"], found["deviation"]) if found else (0.0, 1.0)
     if found and found["rectified"]:
         scale, shift = found["rectified"]

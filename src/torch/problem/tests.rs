@@ -114,6 +114,23 @@ fn what_is_zero_in_part_is_a_regions_input_where_it_is_drawn_so() {
 }
 
 #[test]
+fn what_hides_scores_is_drawn_as_zeros_and_what_hides_and_hides_whole_rows_where_that_has_a_meaning() {
+    let of = |low: f64, hidden| {
+        let mut it = described();
+        if let Argument::Input(form) = &mut it.inputs[0] {
+            form.figures = Some(Figures { zeros: 0.5, hidden: Some(hidden), ..figures(low, 0.0, low / 2.0, -low / 2.0).unwrap() });
+        }
+        Problem::region("a.py", "", it, Bar::Compiled).unwrap().source
+    };
+    let (number, infinity) = (of(-65536.0, -65536.0), of(0.0, 0.0));
+    let half = |low: &str| format!("dist = \"constant\", scale = \"0\", specials = [{{ value = {low}, count = ");
+    assert!(number.toml.contains(&half("-65536.0")) && number.toml.contains("every = 7"), "{}", number.toml);
+    assert!(infinity.toml.contains(&half("-inf")) && !infinity.toml.contains("every"), "{}", infinity.toml);
+    let op = infinity.operation().unwrap();
+    assert!(op.hostile_inputs().any(|it| it.name == "shifted in x"), "what a kernel meets beside is free");
+}
+
+#[test]
 fn whole_numbers_go_in_and_come_out_as_such() {
     let mut it = described();
     it.inputs.push(Argument::Input(form("mask", &[16], "bool", None)));
@@ -131,8 +148,12 @@ fn a_region_takes_whole_numbers_of_any_width_and_truth_values() {
     let source = Problem::region("a.py", "", it.clone(), Bar::Compiled).unwrap().source;
     assert!(source.toml.contains(r#"{ dist = "index", scale = "255", shift = "-127" }"#), "{}", source.toml);
     assert!(source.toml.contains(r#"{ dist = "index", scale = "2" }"#), "a mask may hide something: {}", source.toml);
-    let function = source.operation().unwrap().c_function();
+    let op = source.operation().unwrap();
+    let function = op.c_function();
     assert!(function.contains("const int8_t *quantised, const uint8_t *kept"), "{function}");
+    let alike = op.hostile_inputs().find(|it| it.name == "rows alike in kept").unwrap();
+    assert_eq!(alike.draw["kept"].specials.iter().map(|it| it.value).collect::<Vec<_>>(), [0.0, 1.0]);
+    assert!(!op.hostile_inputs().any(|it| it.name.starts_with("rows alike in quantised")));
     it.inputs.push(Argument::Input(form("offset", &[1], "int32", figures(3.0, 3.0, 3.0, 0.0))));
     let refused = Problem::region("a.py", "", it, Bar::Compiled).unwrap_err().to_string();
     assert!(refused.contains("`offset` is 3 everywhere"), "{refused}");
