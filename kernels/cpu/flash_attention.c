@@ -23,14 +23,19 @@ K_HEADS = "0"
 K_FIRST = "0"
 V_HEADS = "0"
 V_FIRST = "0"
-# A tensor that is added to scores where they are scaled. BIAS: 0 where there is none; 1: of the kernel's type; 2: bytes, of which 0 adds HIDDEN, or
-# -infinity where that is 0, and all others nothing. BIAS_B, _H, _Q, _K: elements from one sequence, head, query and key to the next.
+# What is added to scores when they are scaled. BIAS = 1: an element of a tensor of the kernel's type, SEEN = 1: a number in its place where a byte is 0,
+# HIDDEN: -infinity (0), the lowest of the type (1), or any other. _B, _H, _Q, _K: elements from one sequence, head, query and key to the next.
 BIAS   = "0"
-HIDDEN = "0"
 BIAS_B = "0"
 BIAS_H = "0"
 BIAS_Q = "0"
 BIAS_K = "1"
+SEEN   = "0"
+SEEN_B = "0"
+SEEN_H = "0"
+SEEN_Q = "0"
+SEEN_K = "1"
+HIDDEN = "0"
 ---*/
 
 /* One thread computes a tile of queries of one head, going over the keys in blocks with a running maximum and sum
@@ -44,7 +49,8 @@ typedef struct {
     T *o;
     int64_t heads, kv_heads, queries, keys, d, causal, bshd, tiles;
     float scale;
-    const void *bias;
+    const T *bias;
+    const uint8_t *seen;
 } problem;
 
 /* Heads of a row in memory. */
@@ -98,14 +104,24 @@ static void multiply(float *restrict c, int64_t c_stride, const float *restrict 
         }
 }
 
-/* Adds the bias to scores of one query, of keys that are BIAS_K elements apart there. */
-static void add_bias(float *scores, const void *bias, int64_t at, int64_t count) {
-    for (int64_t j = 0; j < count; j++)
-#if BIAS == 1
-        scores[j] += ws_load(((const T *)bias)[at + j * BIAS_K]);
-#else
-        if (!((const uint8_t *)bias)[at + j * BIAS_K]) scores[j] += HIDDEN ? (float)HIDDEN : -INFINITY;
+/* What is added to the score of a key that is not seen. */
+#if HIDDEN == 0
+#define WHERE_HIDDEN -INFINITY
+#elif HIDDEN != 1
+#define WHERE_HIDDEN ((float)HIDDEN)
+#elif WS_F16
+#define WHERE_HIDDEN -65504.0f
+#else /* what is so low takes every score in, and does not overflow when it is scaled */
+#define WHERE_HIDDEN -0x1p100f
 #endif
+/* Where the element of a query and a key is. */
+#define AT(of, b, head, query, key) ((b) * (int64_t)of##_B + (head) * (int64_t)of##_H + (query) * (int64_t)of##_Q + (key) * (int64_t)of##_K)
+
+/* Adds to scores of one query what belongs there, from a key on. */
+static void add(float *scores, const problem *p, int64_t b, int64_t head, int64_t query, int64_t key, int64_t count) {
+    for (int64_t j = 0; j < count; j++)
+        if (SEEN && !p->seen[AT(SEEN, b, head, query, key + j)]) scores[j] += WHERE_HIDDEN;
+        else if (BIAS) scores[j] += ws_load(p->bias[AT(BIAS, b, head, query, key + j)]);
 }
 
 /* Scores of one query against a block become weights; returns by how much earlier sums must be scaled.
@@ -179,30 +195,36 @@ static void attend(int64_t begin, int64_t end, void *context) {
             multiply(scores, KEYS, q, wide, k, KEYS, rows, count, d);
             for (int64_t i = 0; i < rows; i++) {
                 const int64_t visible = p->causal ? larger(0, smaller(count, first + i - j0)) : count;
-                if (BIAS) add_bias(scores + i * KEYS, p->bias, b * BIAS_B + head * BIAS_H + (i0 + i) * BIAS_Q + j0 * BIAS_K, visible);
+                if (BIAS || SEEN) add(scores + i * KEYS, p, b, head, i0 + i, j0, visible);
                 const float correction = soften(scores + i * KEYS, visible, top + i, total + i);
                 for (int64_t e = 0; e < wide; e++) o[i * wide + e] *= correction;
             }
             multiply(o, wide, scores, KEYS, v, wide, rows, wide, count);
         }
         for (int64_t i = 0; i < rows; i++) {
-            const int nothing = (p->causal && first + i <= 0) || (BIAS && total[i] == 0);
+            const int nothing = (p->causal && first + i <= 0) || ((BIAS || SEEN) && total[i] == 0);
             for (int64_t e = 0; e < d; e++) o[i * wide + e] = nothing ? 0 : o[i * wide + e] / total[i];
             ws_store_n(p->o + o_at + i * o_step, o + i * wide, d);
         }
     }
 }
 
-#if BIAS
-#define BIAS_ARGUMENT , const void *bias
-#define BIAS_GIVEN bias
+#if BIAS && SEEN
+#define ADDED , const T *bias, const uint8_t *seen
+#define GIVEN bias, seen
+#elif BIAS
+#define ADDED , const T *bias
+#define GIVEN bias, 0
+#elif SEEN
+#define ADDED , const uint8_t *seen
+#define GIVEN 0, seen
 #else
-#define BIAS_ARGUMENT
-#define BIAS_GIVEN 0
+#define ADDED
+#define GIVEN 0, 0
 #endif
 
 void flash_attention(const T *q, const T *k, const T *v, T *o, int64_t B, int64_t H, int64_t H_kv, int64_t S_q,
-                     int64_t S_kv, int64_t D, int64_t causal, int64_t bshd, float scale BIAS_ARGUMENT) {
-    problem p = {q, k, v, o, H, H_kv, S_q, S_kv, D, causal, bshd, (S_q + TILE_Q - 1) / TILE_Q, scale, BIAS_GIVEN};
+                     int64_t S_kv, int64_t D, int64_t causal, int64_t bshd, float scale ADDED) {
+    problem p = {q, k, v, o, H, H_kv, S_q, S_kv, D, causal, bshd, (S_q + TILE_Q - 1) / TILE_Q, scale, GIVEN};
     ws_parallel(B * H * p.tiles, attend, &p);
 }

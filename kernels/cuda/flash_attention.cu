@@ -31,15 +31,21 @@ V_SHARE = "1"
 # 2: weights are multiplied in two parts of 16 bits, which is as good as single precision: for a model that has them so. Rounded once they are far
 # enough from that to be told.
 WEIGHT_PARTS = "1"
-# A tensor that is added to scores where they are scaled. BIAS: 0 where there is none; 1: of the kernel's type; 2: bytes, of which 0 adds HIDDEN, or
-# -infinity where that is 0, and all others nothing. BIAS_B, _H, _Q, _K: elements from one sequence, head, query and key to the next.
+# What is added to scores when they are scaled. BIAS = 1: an element of a tensor of the kernel's type, SEEN = 1: a number in its place where a byte is 0,
+# HIDDEN: -infinity (0), the lowest of the type (1), or any other. _B, _H, _Q, _K: elements from one sequence, head, query and key to the next.
 BIAS   = "0"
-HIDDEN = "0"
 BIAS_B = "0"
 BIAS_H = "0"
 BIAS_Q = "0"
 BIAS_K = "1"
+SEEN   = "0"
+SEEN_B = "0"
+SEEN_H = "0"
+SEEN_Q = "0"
+SEEN_K = "1"
+HIDDEN = "0"
 BIAS_TENSOR = "0"
+SEEN_TENSOR = "0"
 [[variant]]    # long rows of f32 where shared memory is short
 when = "D > 128 && dtype_bytes == 4 && (S_q <= 16 || SMEM_MAX < 133120)"
 tune = { WARPS = 2, STRIPS = 1, BLOCK_KV = 32, BLOCKS = 1 }
@@ -64,7 +70,7 @@ kernel = "attend"
 grid   = ["B * H * ceil_div(S_q, BLOCK_Q) * SPLITS"]
 block  = ["WARPS * 32"]
 shared = "(BLOCK_Q + 2 * BLOCK_KV) * STRIDE * dtype_bytes"
-args   = ["q", "k", "v", "o", "partial", "B", "H", "H_kv", "S_q", "S_kv", "D", "causal", "bshd", "scale", "BIAS_TENSOR"]
+args   = ["q", "k", "v", "o", "partial", "B", "H", "H_kv", "S_q", "S_kv", "D", "causal", "bshd", "scale", "BIAS_TENSOR", "SEEN_TENSOR"]
 [[launch]]
 kernel = "merge"
 when   = "SPLITS > 1"
@@ -95,12 +101,29 @@ using namespace ws;
 /* Values lie as keys do, but for where they begin. */
 #define V_AS_K (K_HEADS == V_HEADS && K_LIES == V_LIES && V_SHARE == 1)
 
-#if BIAS
+/* What is added to the score of a key that is not seen. */
+#if HIDDEN == 0
+#define WHERE_HIDDEN MINUS_INFINITY
+#elif HIDDEN != 1
+#define WHERE_HIDDEN ((float)HIDDEN)
+#elif WS_F16
+#define WHERE_HIDDEN -65504.0f
+#else /* what is so low takes every score in, and does not overflow when it is scaled */
+#define WHERE_HIDDEN -0x1p100f
+#endif
+/* Where the element of a query and a key is. */
+#define AT(of, b, head, query, key) ((b) * (int64_t)of##_B + (head) * (int64_t)of##_H + (query) * (int64_t)of##_Q + (key) * (int64_t)of##_K)
+
+#if BIAS || SEEN
+/* An element of the bias. What masks with the lowest number of a type is as good with one that does not overflow when it is scaled. */
+__device__ float bias_of(T stored) {
+    const float value = ws_load(stored);
+    return value < -0x1p100f && value != MINUS_INFINITY ? -0x1p100f : value;
+}
 /* What is added to the score of a query and a key. */
-__device__ float bias_of(const void *bias, int64_t b, int64_t head, int64_t query, int64_t key) {
-    const int64_t at = b * BIAS_B + head * BIAS_H + query * BIAS_Q + key * BIAS_K;
-    if (BIAS == 1) return ws_load(((const T *)bias)[at]);
-    return ((const uint8_t *)bias)[at] ? 0.0f : HIDDEN ? (float)HIDDEN : MINUS_INFINITY;
+__device__ float added_to(int64_t b, int64_t head, int64_t query, int64_t key, const T *bias, const uint8_t *seen) {
+    if (SEEN && !seen[AT(SEEN, b, head, query, key)]) return WHERE_HIDDEN;
+    return BIAS ? bias_of(bias[AT(BIAS, b, head, query, key)]) : 0.0f;
 }
 #endif
 
@@ -257,7 +280,7 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v, T *__restrict__ o,
        float *__restrict__ partial, int64_t B, int64_t H, int64_t H_kv, int64_t S_q, int64_t S_kv, int64_t D,
-       int64_t causal, int64_t bshd, float scale, const void *__restrict__ bias) {
+       int64_t causal, int64_t bshd, float scale, const T *__restrict__ bias, const uint8_t *__restrict__ seen) {
     extern __shared__ uint4 shared[];
     T *queries = (T *)shared, *keys = queries + BLOCK_Q * STRIDE, *values = keys + BLOCK_KV * STRIDE;
 
@@ -290,7 +313,7 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
     end_of_copies();
 
     const int row = threadIdx.x / 32 * STRIPS * 16 + threadIdx.x % 32 / 4; /* of the lane's first query */
-    const float log2_scale = BIAS ? 1.44269504f : scale * 1.44269504f;
+    const float log2_scale = BIAS || SEEN ? 1.44269504f : scale * 1.44269504f;
     float output[ROWS][COLUMNS] = {}, top[ROWS], total[ROWS] = {};
 #pragma unroll
     for (int r = 0; r < ROWS; r++) top[r] = MINUS_INFINITY;
@@ -304,12 +327,12 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
 
         float scores[ROWS][KEYS] = {};
         multiply_keys(scores, queries + threadIdx.x / 32 * STRIPS * 16 * STRIDE, keys);
-#if BIAS
+#if BIAS || SEEN
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int j = 0; j < KEYS; j++)
-                scores[r][j] = fmaf(scores[r][j], scale, bias_of(bias, b, head, min(i0 + row + r * 8, S_q - 1), min(j0 + key_of(j), S_kv - 1)));
+                scores[r][j] = fmaf(scores[r][j], scale, added_to(b, head, min(i0 + row + r * 8, S_q - 1), min(j0 + key_of(j), S_kv - 1), bias, seen));
 #endif
         if (j0 + BLOCK_KV > end || j0 + BLOCK_KV > first) { /* not every query sees all of these keys */
 #pragma unroll
@@ -370,7 +393,7 @@ attend(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             continue;
         }
         /* By way of shared memory, in place of the warp's own queries, so that rows are stored in whole pieces. */
-        const float factor = (causal && first + i <= 0) || (BIAS && all == 0.0f) ? 0.0f : 1.0f / all;
+        const float factor = (causal && first + i <= 0) || ((BIAS || SEEN) && all == 0.0f) ? 0.0f : 1.0f / all;
         T *to = queries + i * STRIDE;
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) to[column_of(c)] = ws_store(factor == 0.0f ? 0.0f : output[r][c] * factor);
@@ -408,7 +431,7 @@ merge(T *__restrict__ o, const float *__restrict__ partial, int64_t B, int64_t H
         weights[s] = power_of_two(part[s * (D + 2) + D] - top);
         total += weights[s] * part[s * (D + 2) + D + 1];
     }
-    const bool sees_nothing = (causal && i + 1 + S_kv - S_q <= 0) || (BIAS && total == 0.0f);
+    const bool sees_nothing = (causal && i + 1 + S_kv - S_q <= 0) || ((BIAS || SEEN) && total == 0.0f);
     o += (bshd ? (b * S_q + i) * H + head : query) * D;
     for (int64_t d = threadIdx.x % 32; d < D; d += 32) {
         float sum = 0;

@@ -93,7 +93,8 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
 
 /// Whether a tensor holds truth values, which are bytes to kernels.
 fn is_truth(tensor: &TensorSpec) -> bool {
-    let two = |draw: &Draw| draw.dist == Distribution::Index && draw.scale == Some(Expr::from(2.0)) && draw.shift.is_none();
+    let two =
+        |draw: &Draw| draw.dist == Distribution::Index && draw.scale == Some(Expr::from(2.0)) && draw.shift.is_none();
     tensor.dtype.is_whole() && tensor.draw.as_ref().is_some_and(two)
 }
 

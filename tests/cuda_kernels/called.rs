@@ -149,33 +149,48 @@ fn attention_with_a_bias_compiles_in_every_dtype_and_path() {
     let cache = tempfile::tempdir().unwrap();
     let Some(compiler) = compiler(cache.path()) else { return };
     let theirs = operation("flash_attention");
-    // Many queries, an odd number of keys, few queries; for each what is added, and truth values.
-    for (queries, keys, steps) in [(128, 128, [0, 16384, 128, 1]), (197, 197, [38809, 0, 197, 1]), (1, 512, [512, 0, 0, 1]), (64, 64, [0, 1, 256, 4])] {
-        for kind in [1, 2] {
-            let [b, h, q, k] = steps;
-            let call: Call = serde_json::from_value(serde_json::json!({
-                "op": "flash_attention",
-                "tensors": { "q": "x0", "k": "x1", "v": "x2", "o": "out", "BIAS_TENSOR": "x3" },
-                "symbols": { "B": 2, "H": 4, "H_kv": 4, "S_q": queries, "S_kv": keys, "D": 64, "causal": 0, "bshd": 1 },
-                "scalars": { "scale": 0.125 },
-                "lets": { "BIAS": kind, "HIDDEN": if kind == 2 { -65536 } else { 0 }, "BIAS_B": b, "BIAS_H": h, "BIAS_Q": q, "BIAS_K": k },
-            }))
-            .unwrap();
-            let normal = Some("dist = \"normal\"");
-            let truth = Some("dist = \"index\", scale = \"2\"");
+    // Many queries, an odd number of keys, few queries, what lies otherwise; for each what is added, truth values, and both.
+    let cases = [
+        (128, 128, [0, 16384, 128, 1]),
+        (197, 197, [38809, 0, 197, 1]),
+        (1, 512, [512, 0, 0, 1]),
+        (64, 64, [0, 1, 256, 4]),
+    ];
+    for (queries, keys, steps) in cases {
+        for (bias, seen, hidden) in [(1, 0, 0), (0, 1, -65536), (1, 1, 1)] {
+            let scores = [2, 4, queries, keys];
             let (of_q, of_k) = ([2, queries, 4, 64], [2, keys, 4, 64]);
-            let tensors = [
+            let normal = Some("dist = \"normal\"");
+            let mut tensors = vec![
                 tensor("x0", &of_q, "T", normal),
                 tensor("x1", &of_k, "T", normal),
                 tensor("x2", &of_k, "T", normal),
-                tensor("x3", &[2, 4, queries, keys], if kind == 1 { "T" } else { "u8" }, if kind == 1 { normal } else { truth }),
-                tensor("out", &of_q, "T", None),
+                tensor("x3", &scores, "T", normal),
+                tensor("x4", &scores, "u8", Some("dist = \"index\", scale = \"2\"")),
             ];
-            let own = region_of(&tensors.concat(), &["x0", "x1", "x2", "x3"]);
+            let mut call = serde_json::json!({
+                "op": "flash_attention",
+                "tensors": { "q": "x0", "k": "x1", "v": "x2", "o": "out" },
+                "symbols": { "B": 2, "H": 4, "H_kv": 4, "S_q": queries, "S_kv": keys, "D": 64, "causal": 0, "bshd": 1 },
+                "scalars": { "scale": 0.125 },
+                "lets": { "BIAS": bias, "SEEN": seen, "HIDDEN": hidden },
+            });
+            for (of, there, name) in [("BIAS", bias, "x3"), ("SEEN", seen, "x4")] {
+                if there == 1 {
+                    call["tensors"][format!("{of}_TENSOR")] = name.into();
+                    ["B", "H", "Q", "K"]
+                        .iter()
+                        .zip(steps)
+                        .for_each(|(own, step)| call["lets"][format!("{of}_{own}")] = step.into());
+                }
+            }
+            let call: Call = serde_json::from_value(call).unwrap();
+            tensors.push(tensor("out", &of_q, "T", None));
+            let own = region_of(&tensors.concat(), &["x0", "x1", "x2", "x3", "x4"]);
             for (file, gpu) in [("flash_attention.cu", GPUS[0]), ("nvidia-h200/flash_attention.cu", GPUS[1])] {
                 for dtype in Dtype::ALL {
                     let (_, compiled) = called(&compiler, file, (Some(&theirs), &own), &call, (dtype, gpu));
-                    eprintln!("{file} {dtype} {queries} {keys} {kind}: {}", compiled.log);
+                    eprintln!("{file} {dtype} {queries} {keys} {bias} {seen}: {}", compiled.log);
                 }
             }
         }

@@ -51,17 +51,24 @@ V_SHARE     = "1"
 # 2: weights are multiplied in two parts of 16 bits, which is as good as single precision: for a model that has them so. Rounded once they are far
 # enough from that to be told.
 WEIGHT_PARTS = "1"
-# A tensor that is added to scores where they are scaled. BIAS: 0 where there is none; 1: of the kernel's type; 2: bytes, of which 0 adds HIDDEN, or
-# -infinity where that is 0, and all others nothing. BIAS_B, _H, _Q, _K: elements from one sequence, head, query and key to the next.
+# What is added to scores when they are scaled. BIAS = 1: an element of a tensor of the kernel's type, SEEN = 1: a number in its place where a byte is 0,
+# HIDDEN: -infinity (0), the lowest of the type (1), or any other. _B, _H, _Q, _K: elements from one sequence, head, query and key to the next.
 BIAS   = "0"
-HIDDEN = "0"
 BIAS_B = "0"
 BIAS_H = "0"
 BIAS_Q = "0"
 BIAS_K = "1"
+SEEN   = "0"
+SEEN_B = "0"
+SEEN_H = "0"
+SEEN_Q = "0"
+SEEN_K = "1"
+HIDDEN = "0"
 BIAS_TENSOR = "0"
+SEEN_TENSOR = "0"
 # Two neighbouring elements are loaded at once.
 BIAS_PAIRS = "BIAS_K == 1 && S_kv % 2 == 0 && BIAS_B % 2 == 0 && BIAS_H % 2 == 0 && BIAS_Q % 2 == 0"
+SEEN_PAIRS = "SEEN_K == 1 && S_kv % 2 == 0 && SEEN_B % 2 == 0 && SEEN_H % 2 == 0 && SEEN_Q % 2 == 0"
 Q_BSHD      = "Q_LIES ? Q_LIES == 1 : bshd"
 K_BSHD      = "K_LIES ? K_LIES == 1 : bshd"
 V_BSHD      = "V_LIES ? V_LIES == 1 : bshd"
@@ -144,21 +151,21 @@ when   = "PATH == 1"
 grid   = ["min(B * H * ceil_div(S_q, ROWS_Q), SMS * RESIDENT)"]
 block  = ["GROUPS * 128 + 128"]
 shared = "2 * Q_BYTES + 2 * STAGES * KV_BYTES + 1024"
-args   = ["q_map", "k_map", "v_map", "o_map", "B", "H", "H_kv", "S_q", "S_kv", "causal", "scale", "BIAS_TENSOR"]
+args   = ["q_map", "k_map", "v_map", "o_map", "B", "H", "H_kv", "S_q", "S_kv", "causal", "scale", "BIAS_TENSOR", "SEEN_TENSOR"]
 [[launch]]
 kernel = "decode"
 when   = "PATH == 2"
 grid   = ["UNITS * PARTS"]
 block  = ["READERS * 32"]
 cluster = ["CLUSTERED ? PARTS : 1"]
-args   = ["q", "k", "v", "o", "partial", "done", "B", "H", "H_kv", "S_q", "S_kv", "D", "causal", "bshd", "scale", "BIAS_TENSOR"]
+args   = ["q", "k", "v", "o", "partial", "done", "B", "H", "H_kv", "S_q", "S_kv", "D", "causal", "bshd", "scale", "BIAS_TENSOR", "SEEN_TENSOR"]
 [[launch]]
 kernel = "plain"
 when   = "PATH == 0"
 grid   = ["B * H * ceil_div(S_q, BLOCK_Q) * SPLITS"]
 block  = ["WARPS * 32"]
 shared = "(BLOCK_Q + 2 * BLOCK_KV) * STRIDE * dtype_bytes"
-args   = ["q", "k", "v", "o", "partial", "B", "H", "H_kv", "S_q", "S_kv", "D", "causal", "bshd", "scale", "BIAS_TENSOR"]
+args   = ["q", "k", "v", "o", "partial", "B", "H", "H_kv", "S_q", "S_kv", "D", "causal", "bshd", "scale", "BIAS_TENSOR", "SEEN_TENSOR"]
 [[launch]]
 kernel = "merge"
 when   = "PATH == 0 && SPLITS > 1"
@@ -207,12 +214,29 @@ using namespace ws;
 /* Values lie as keys do, but for where they begin. */
 #define V_AS_K (K_HEADS == V_HEADS && K_LIES == V_LIES && V_SHARE == 1)
 
-#if BIAS
+/* What is added to the score of a key that is not seen. */
+#if HIDDEN == 0
+#define WHERE_HIDDEN MINUS_INFINITY
+#elif HIDDEN != 1
+#define WHERE_HIDDEN ((float)HIDDEN)
+#elif WS_F16
+#define WHERE_HIDDEN -65504.0f
+#else /* what is so low takes every score in, and does not overflow when it is scaled */
+#define WHERE_HIDDEN -0x1p100f
+#endif
+/* Where the element of a query and a key is. */
+#define AT(of, b, head, query, key) ((b) * (int64_t)of##_B + (head) * (int64_t)of##_H + (query) * (int64_t)of##_Q + (key) * (int64_t)of##_K)
+
+#if BIAS || SEEN
+/* An element of the bias. What masks with the lowest number of a type is as good with one that does not overflow when it is scaled. */
+__device__ float bias_of(T stored) {
+    const float value = ws_load(stored);
+    return value < -0x1p100f && value != MINUS_INFINITY ? -0x1p100f : value;
+}
 /* What is added to the score of a query and a key. */
-__device__ float bias_of(const void *bias, int64_t b, int64_t head, int64_t query, int64_t key) {
-    const int64_t at = b * BIAS_B + head * BIAS_H + query * BIAS_Q + key * BIAS_K;
-    if (BIAS == 1) return ws_load(((const T *)bias)[at]);
-    return ((const uint8_t *)bias)[at] ? 0.0f : HIDDEN ? (float)HIDDEN : MINUS_INFINITY;
+__device__ float added_to(int64_t b, int64_t head, int64_t query, int64_t key, const T *bias, const uint8_t *seen) {
+    if (SEEN && !seen[AT(SEEN, b, head, query, key)]) return WHERE_HIDDEN;
+    return BIAS ? bias_of(bias[AT(BIAS, b, head, query, key)]) : 0.0f;
 }
 #endif
 
@@ -281,24 +305,17 @@ __device__ void multiply_values(float (&sums)[64], const uint32_t *a, uint64_t b
 }
 #endif
 
-#if BIAS
-/* Two neighbouring elements of the bias, of which `left` are in the row, as 16 bits each. */
-__device__ uint32_t load_two(const void *bias, int64_t at, int left) {
+#if BIAS || SEEN
+/* Two neighbouring elements, of which `left` are in the row, as 16 bits each; together where they may be. */
+__device__ uint32_t load_two(const T *from, int left) {
     if (left <= 0) return 0;
-    if (BIAS == 1) {
-        const T *const from = (const T *)bias + at;
-        if (BIAS_PAIRS) return *(const uint32_t *)from;
-        return from[0] | (left > 1 ? (uint32_t)from[BIAS_K] << 16 : 0);
-    }
-    const uint8_t *const from = (const uint8_t *)bias + at;
-    if (BIAS_PAIRS) return __byte_perm(*(const uint16_t *)from, 0, 0x4140);
+    if (BIAS_PAIRS) return *(const uint32_t *)from;
     return from[0] | (left > 1 ? (uint32_t)from[BIAS_K] << 16 : 0);
 }
-/* What one of them adds to a score. */
-__device__ float of_two(uint32_t both, int which) {
-    const uint32_t one = which ? both >> 16 : both & 0xffff;
-    if (BIAS == 1) return ws_load((T)one);
-    return one ? 0.0f : HIDDEN ? (float)HIDDEN : MINUS_INFINITY;
+__device__ uint32_t load_two(const uint8_t *from, int left) {
+    if (left <= 0) return 0;
+    if (SEEN_PAIRS) return __byte_perm(*(const uint16_t *)from, 0, 0x4140);
+    return from[0] | (left > 1 ? (uint32_t)from[SEEN_K] << 16 : 0);
 }
 #endif
 
@@ -346,7 +363,7 @@ __device__ bool job_of(int n, int jobs, int &job) {
 extern "C" __global__ void __launch_bounds__(GROUPS * 128 + 128, RESIDENT)
 attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
        const __grid_constant__ CUtensorMap o_map, int64_t B, int64_t H, int64_t H_kv, int64_t S_q, int64_t S_kv, int64_t causal, float scale,
-       const void *__restrict__ bias) {
+       const T *__restrict__ bias, const uint8_t *__restrict__ seen) {
     extern __shared__ char shared[];
     __shared__ uint64_t q_full, q_empty, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     char *queries = shared + (1024 - shared_address(shared) % 1024) % 1024, *output = queries + Q_BYTES;
@@ -396,7 +413,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLYING));
         const int group = __shfl_sync(0xffffffff, (int)threadIdx.x / 128 - 1, 0), lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
         const bool speaks = threadIdx.x % 128 == 0;
-        const float log2_scale = BIAS ? 1.44269504f : scale * 1.44269504f;
+        const float log2_scale = BIAS || SEEN ? 1.44269504f : scale * 1.44269504f;
         char *const own_output = output + group * 64 * 128;
         Place k_at, v_at;
         int job;
@@ -446,26 +463,30 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                 if (speaks) arrive(v_empty + v_at.stage);
                 v_at.next();
             };
-#if BIAS
-            uint32_t added[TILE / 4]; /* two neighbouring elements each */
-            const int64_t of_head = b * (int64_t)BIAS_B + head * (int64_t)BIAS_H;
-            auto load_bias = [&](int j) { /* on the way while scores are multiplied */
+#if BIAS || SEEN
+            uint32_t of_bias[TILE / 4], of_seen[TILE / 4]; /* two neighbouring elements each */
+            auto load_added = [&](int j) { /* on the way while scores are multiplied */
 #pragma unroll
                 for (int i = 0; i < TILE / 4; i++) {
                     const int query = min(mine + row + i % 2 * 8, (int)S_q - 1), key = j * TILE + i / 2 * 8 + lane % 4 * 2;
-                    added[i] = load_two(bias, of_head + query * (int64_t)BIAS_Q + key * (int64_t)BIAS_K, all_keys - key);
+                    if (BIAS) of_bias[i] = load_two(bias + AT(BIAS, b, head, query, key), all_keys - key);
+                    if (SEEN) of_seen[i] = load_two(seen + AT(SEEN, b, head, query, key), all_keys - key);
                 }
             };
-            auto add_bias = [&]() {
+            auto add = [&]() {
 #pragma unroll
-                for (int i = 0; i < TILE / 2; i++) scores[i] = fmaf(scores[i], scale, of_two(added[i / 2], i % 2));
+                for (int i = 0; i < TILE / 2; i++) {
+                    const float added = BIAS ? bias_of((T)(of_bias[i / 2] >> i % 2 * 16)) : 0.0f;
+                    const bool hidden = SEEN && !(of_seen[i / 2] >> i % 2 * 16 & 0xffff);
+                    scores[i] = fmaf(scores[i], scale, hidden ? WHERE_HIDDEN : added);
+                }
             };
 #else
-            auto load_bias = [](int) {};
-            auto add_bias = []() {};
+            auto load_added = [](int) {};
+            auto add = []() {};
 #endif
             auto weigh = [&](int j) {
-                add_bias();
+                add();
                 if ((j + 1) * TILE > least) {
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
@@ -513,7 +534,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
             if (j >= 0) {
                 wait(k_full + k_at.stage, k_at.phase);
                 start_scores();
-                load_bias(j);
+                load_added(j);
                 wait_for_products<0>();
                 hold(scores);
                 free_keys();
@@ -522,7 +543,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
                 for (j--; j >= 0; j--) {
                     wait(k_full + k_at.stage, k_at.phase);
                     start_scores();
-                    load_bias(j);
+                    load_added(j);
                     wait(v_full + v_at.stage, v_at.phase);
                     start_output();
                     wait_for_products<1>();
@@ -548,7 +569,7 @@ attend(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtens
             meet(1 + group);
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const float all = sum_in_quad(total[r]), factor = sees[r] <= 0 || (BIAS && all == 0.0f) ? 0.0f : 1.0f / all;
+                const float all = sum_in_quad(total[r]), factor = sees[r] <= 0 || ((BIAS || SEEN) && all == 0.0f) ? 0.0f : 1.0f / all;
                 char *const to = own_output + (row + r * 8) * 128 + lane % 4 * 4;
 #pragma unroll
                 for (int c = 0; c < HEAD / 8; c++) {
@@ -604,7 +625,7 @@ __device__ void meet_cluster() {
 extern "C" __global__ void __launch_bounds__(READERS * 32)
 decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v, T *__restrict__ o, float *__restrict__ partial,
        unsigned long long *__restrict__ done, int64_t B, int64_t H, int64_t H_kv,
-       int64_t S_q, int64_t S_kv, int64_t D, int64_t causal, int64_t bshd, float scale, const void *__restrict__ bias) {
+       int64_t S_q, int64_t S_kv, int64_t D, int64_t causal, int64_t bshd, float scale, const T *__restrict__ bias, const uint8_t *__restrict__ seen) {
     /* What follows may come early. This does not: with blocks that come early and wait, decoding 16 sequences of llama-7b takes 6 % longer. */
     ws_next_may_begin();
     constexpr int PIECES = HEAD / 32, WIDTHS = HEAD / 64, KEYS = 16 * CHUNKS;
@@ -650,7 +671,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             }
     };
 
-    const float log2_scale = BIAS ? 1.44269504f : scale * 1.44269504f;
+    const float log2_scale = BIAS || SEEN ? 1.44269504f : scale * 1.44269504f;
     float sums[WIDTHS * 4][4] = {}, shift = MINUS_INFINITY, total = 0;
     int at = begin + warp * KEYS;
     if (at < end) load_keys(at), load_values(at);
@@ -674,8 +695,8 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int key = at + h * 8 + place * 2 + e;
-#if BIAS
-                if (key < sees) scores[h][e] = fmaf(scores[h][e], scale, bias_of(bias, b, kv_head * per + query % per, query / per, key));
+#if BIAS || SEEN
+                if (key < sees) scores[h][e] = fmaf(scores[h][e], scale, added_to(b, kv_head * per + query % per, query / per, key, bias, seen));
 #endif
                 if (key >= sees) scores[h][e] = MINUS_INFINITY;
                 highest = fmaxf(highest, scores[h][e]);
@@ -786,7 +807,7 @@ decode(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v
             const float weight = power_of_two(tops[p] - top);
             sum += weight * parts[p], all += weight * totals[p];
         }
-        if (column < D) o[row_of(octet * 8 + r, H, 0, bshd) + column] = ws_store(seen_by(octet * 8 + r) == 0 || (BIAS && all == 0.0f) ? 0.0f : sum / all);
+        if (column < D) o[row_of(octet * 8 + r, H, 0, bshd) + column] = ws_store(seen_by(octet * 8 + r) == 0 || ((BIAS || SEEN) && all == 0.0f) ? 0.0f : sum / all);
     }
     if (CLUSTERED) meet_cluster(); /* nobody leaves while others read its memory */
 }
@@ -954,7 +975,7 @@ __device__ void multiply_values(float (&output)[ROWS][COLUMNS], const float (&we
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v, T *__restrict__ o,
        float *__restrict__ partial, int64_t B, int64_t H, int64_t H_kv, int64_t S_q, int64_t S_kv, int64_t D,
-       int64_t causal, int64_t bshd, float scale, const void *__restrict__ bias) {
+       int64_t causal, int64_t bshd, float scale, const T *__restrict__ bias, const uint8_t *__restrict__ seen) {
     extern __shared__ uint4 shared[];
     T *queries = (T *)shared, *keys = queries + BLOCK_Q * STRIDE, *values = keys + BLOCK_KV * STRIDE;
 
@@ -987,7 +1008,7 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
     end_of_copies();
 
     const int row = threadIdx.x / 32 * STRIPS * 16 + threadIdx.x % 32 / 4; /* of the lane's first query */
-    const float log2_scale = BIAS ? 1.44269504f : scale * 1.44269504f;
+    const float log2_scale = BIAS || SEEN ? 1.44269504f : scale * 1.44269504f;
     float output[ROWS][COLUMNS] = {}, top[ROWS], total[ROWS] = {};
 #pragma unroll
     for (int r = 0; r < ROWS; r++) top[r] = MINUS_INFINITY;
@@ -1001,12 +1022,12 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
 
         float scores[ROWS][KEYS] = {};
         multiply_keys(scores, queries + threadIdx.x / 32 * STRIPS * 16 * STRIDE, keys);
-#if BIAS
+#if BIAS || SEEN
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int j = 0; j < KEYS; j++)
-                scores[r][j] = fmaf(scores[r][j], scale, bias_of(bias, b, head, min(i0 + row + r * 8, S_q - 1), min(j0 + key_of(j), S_kv - 1)));
+                scores[r][j] = fmaf(scores[r][j], scale, added_to(b, head, min(i0 + row + r * 8, S_q - 1), min(j0 + key_of(j), S_kv - 1), bias, seen));
 #endif
         if (j0 + BLOCK_KV > end || j0 + BLOCK_KV > first) { /* not every query sees all of these keys */
 #pragma unroll
@@ -1067,7 +1088,7 @@ plain(const T *__restrict__ q, const T *__restrict__ k, const T *__restrict__ v,
             continue;
         }
         /* By way of shared memory, in place of the warp's own queries, so that rows are stored in whole pieces. */
-        const float factor = (causal && first + i <= 0) || (BIAS && all == 0.0f) ? 0.0f : 1.0f / all;
+        const float factor = (causal && first + i <= 0) || ((BIAS || SEEN) && all == 0.0f) ? 0.0f : 1.0f / all;
         T *to = queries + i * STRIDE;
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) to[column_of(c)] = ws_store(factor == 0.0f ? 0.0f : output[r][c] * factor);
@@ -1105,7 +1126,7 @@ merge(T *__restrict__ o, const float *__restrict__ partial, int64_t B, int64_t H
         weights[s] = power_of_two(part[s * (D + 2) + D] - top);
         total += weights[s] * part[s * (D + 2) + D + 1];
     }
-    const bool sees_nothing = (causal && i + 1 + S_kv - S_q <= 0) || (BIAS && total == 0.0f);
+    const bool sees_nothing = (causal && i + 1 + S_kv - S_q <= 0) || ((BIAS || SEEN) && total == 0.0f);
     o += (bshd ? (b * S_q + i) * H + head : query) * D;
     for (int64_t d = threadIdx.x % 32; d < D; d += 32) {
         float sum = 0;

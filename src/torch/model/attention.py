@@ -91,14 +91,15 @@ def attention(q, k, v, inputs, out, order, region):
 
 
 def attend(q, k, v, causal, scale, added):
-    """Attention of tensors in which heads come before positions, and each of keys and values may be one for several."""
+    """Attention of tensors in which heads come before positions, and each of keys and values may be one for several. Where all is hidden the result is zero."""
     k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
     scores = q @ k.transpose(2, 3) * scale + added
     if causal:
         # Aligned to the end.
         hidden = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1 + k.shape[2] - q.shape[2])
         scores = scores.masked_fill(hidden, -math.inf)
-    return torch.softmax(scores, -1) @ v
+    weights = torch.softmax(scores, -1)
+    return torch.where((scores == -math.inf).all(-1, keepdim=True), 0.0, weights) @ v
 
 
 # Positions before heads, or behind them, as kernels for GPUs have it for each tensor (`Q_LIES`).
@@ -152,46 +153,66 @@ def scales_of(region, depth):
     return list(dict.fromkeys((1 / math.sqrt(depth), *(one for one in said if one), 1.0)))
 
 
-# What a bias is to the kernels (`BIAS`): numbers that are added to scores, or truth values that say which keys are seen.
-ADDED, SEEN = 1, 2
-# What a key that is not seen has added, by the whole number that kernels have for it (`HIDDEN`). PyTorch has the other one for cuDNN.
-HIDDEN = {0: -math.inf, -65536: -65536.0}
+# What is added where a key is not seen, by the whole number that kernels have for it (`HIDDEN`): what is infinitely far below, the lowest of a type, and what PyTorch has for cuDNN.
+HIDDEN = {0: lambda dtype: -math.inf, 1: lambda dtype: torch.finfo(dtype).min, -65536: lambda dtype: -65536.0}
 
 
 def biased(inputs, out, hiding, region, device):
-    """Attention with a tensor that is added to its scores, or with one of truth values that hides some: `hiding` are the names of such."""
-    for name, lets, added, full in biases(inputs, hiding, region):
-        others = itertools.permutations(one for one in inputs if one != name)
+    """Attention with a tensor that is added to its scores, or with one of truth values that hides some, or both: `hiding` are the names of truth values."""
+    for names, lets, added, full in biases(inputs, hiding, region):
+        others = itertools.permutations(one for one in inputs if one not in names.values())
         found = [*(attentions(inputs, out, order, region) for order in others), side_by_side(inputs, out, region)]
         # Only kernels for GPUs have it.
         found += [lying_apart(inputs, out, region)] if torch.device(device).type == "cuda" else []
         for op, tensors, symbols, scalars, compute, *more in itertools.chain(*found):
             if [symbols[one] for one in ("B", "H", "S_q", "S_kv")] != full:
                 continue
-            both = lambda given, compute=compute: compute(given | {"added": added(given["BIAS_TENSOR"])})
-            yield op, tensors | {"BIAS_TENSOR": name}, symbols, scalars, both, (more[0] if more else {}) | lets
+            both = lambda given, compute=compute: compute(given | {"added": added(given)})
+            yield op, tensors | names, symbols, scalars, both, (more[0] if more else {}) | lets
 
 
 def biases(inputs, hiding, region):
-    """Inputs that may be what is added to scores: each with the constants that kernels have for it, a function from its values to those that are added, and the sizes of scores."""
+    """What may be added to scores: the names of its tensors, the constants that kernels have for it, a function from their values to what is added, and the sizes of scores."""
     whole = list(filter(is_attention, region.nodes)) or (region.nodes if is_decomposed_attention(region.nodes) else [])
     for node in whole:
         for given, full in added_to_scores(node):
+            told = {}
             for one in told_by(given, region):
-                root = root_within(one, region)
-                name, value = list(inputs)[region.inputs.index(root)], one.meta["val"]
-                missing = len(full) - value.dim()
-                sizes, steps = [*[1] * missing, *value.shape], [*[0] * missing, *value.stride()]
-                steps = [0 if size == 1 else step for size, step in zip(sizes, steps)]
-                if missing < 0 or any(size not in (1, whole) for size, whole in zip(sizes, full)) or value.storage_offset() != root.meta["val"].storage_offset():
-                    continue
-                lies = {f"BIAS_{own}": step for own, step in zip("BHQK", steps)}
-                spread = lambda given, steps=steps, full=full: torch.as_strided(given, full, steps)
-                if name not in hiding:
-                    yield name, {"BIAS": ADDED, **lies}, spread, full
-                for number, adds in HIDDEN.items() if name in hiding else ():
-                    hides = lambda given, spread=spread, adds=adds: torch.where(spread(given), 0.0, adds).to(torch.float64)
-                    yield name, {"BIAS": SEEN, "HIDDEN": number, **lies}, hides, full
+                name = list(inputs)[region.inputs.index(root_within(one, region))]
+                steps = steps_over(one.meta["val"], root_within(one, region).meta["val"], full)
+                if steps is not None:
+                    told.setdefault("SEEN" if name in hiding else "BIAS", []).append((name, steps))
+            kinds = [kind for kind in ("SEEN", "BIAS") if kind in told]
+            if hiding and "SEEN" not in kinds:
+                continue
+            for parts in itertools.product(*(told[kind] for kind in kinds)):
+                part = dict(zip(kinds, parts))
+                names = {f"{kind}_TENSOR": name for kind, (name, _) in part.items()}
+                lets = {kind: 1 for kind in part} | {f"{kind}_{own}": step for kind, (_, steps) in part.items() for own, step in zip("BHQK", steps)}
+                for number, lowest in HIDDEN.items() if "SEEN" in part else ((0, None),):
+
+                    def added(given, part=part, full=full, lowest=lowest):
+                        values = {kind: torch.as_strided(given[f"{kind}_TENSOR"], full, steps) for kind, (_, steps) in part.items()}
+                        bias = values.get("BIAS", 0.0)
+                        return bias if lowest is None else torch.where(values["SEEN"], bias, lowest(region_type(region))).to(torch.float64)
+
+                    yield names, lets | ({"HIDDEN": number} if number else {}), added, full
+
+
+def region_type(region):
+    """The floating-point type of what a region takes."""
+    return next(one.meta["val"].dtype for one in region.inputs if one.meta["val"].is_floating_point())
+
+
+def steps_over(value, root, full):
+    """Elements from one sequence, head, query and key of a tensor to the next, where it is spread over scores of these sizes; none where it is not."""
+    missing = len(full) - value.dim()
+    if missing < 0 or value.storage_offset() != root.storage_offset():
+        return None
+    sizes, steps = [*[1] * missing, *value.shape], [*[0] * missing, *value.stride()]
+    if any(size not in (1, whole) for size, whole in zip(sizes, full)):
+        return None
+    return [0 if size == 1 else step for size, step in zip(sizes, steps)]
 
 
 def added_to_scores(node):

@@ -60,7 +60,10 @@ class Trial:
             drawn = torch.Generator(self.device).manual_seed(1)
             ask = lambda shape: torch.randn(shape, generator=drawn, dtype=torch.float64, device=self.device)
             self.values, written = {name: ask(shape) for name, shape in self.shapes.items()}, {}
-            self.values |= {name: self.values[name] > 0 for name in self.hiding}
+            for name in self.hiding:
+                # One row hides everything: what that means differs.
+                self.values[name] = self.values[name] > 0
+                self.values[name].view(-1, self.shapes[name][-1])[0] = False
             exec(self.source, written)
             self.reference, self.right = written["reference"], {}
         values = self.values if scale == 1.0 else {name: one * scale for name, one in self.values.items()}

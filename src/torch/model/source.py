@@ -235,8 +235,8 @@ def figures(tensor):
     return {**found, "rectified": rectified(**found), "hidden": hidden}
 
 
-# What hides a score takes at least so much from it.
-HIDES = -1000.0
+# What hides a score takes at least so much from it: of an exponential nothing is left then.
+HIDES = -88.0
 
 
 def hidden_by(flat):

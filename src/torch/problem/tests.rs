@@ -118,7 +118,8 @@ fn what_hides_scores_is_drawn_as_zeros_and_what_hides_and_hides_whole_rows_where
     let of = |low: f64, hidden| {
         let mut it = described();
         if let Argument::Input(form) = &mut it.inputs[0] {
-            form.figures = Some(Figures { zeros: 0.5, hidden: Some(hidden), ..figures(low, 0.0, low / 2.0, -low / 2.0).unwrap() });
+            form.figures =
+                Some(Figures { zeros: 0.5, hidden: Some(hidden), ..figures(low, 0.0, low / 2.0, -low / 2.0).unwrap() });
         }
         Problem::region("a.py", "", it, Bar::Compiled).unwrap().source
     };
