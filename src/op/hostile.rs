@@ -73,10 +73,9 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
             });
         }
     }
-    let truths = op.tensors.iter().filter(|tensor| tensor.role == Role::Input && is_truth(tensor));
-    for tensor in truths {
+    for tensor in op.tensors.iter().filter(|tensor| tensor.role == Role::Input) {
+        let Some(shape) = present_at(op, tensor, &own).filter(|shape| is_truth(op, tensor, shape)) else { continue };
         let specials = vec![Special::scattered(0.0, None, 3), Special::scattered(1.0, None, 4)];
-        let Some(shape) = present_at(op, tensor, &own) else { continue };
         all.push(Adversarial {
             listed_arguments: false,
             name: format!("rows alike in {}", tensor.name),
@@ -92,10 +91,10 @@ pub(super) fn hostile(op: &Operation) -> Vec<Adversarial> {
 }
 
 /// Whether a tensor holds truth values, which are bytes to kernels.
-fn is_truth(tensor: &TensorSpec) -> bool {
-    let two =
-        |draw: &Draw| draw.dist == Distribution::Index && draw.scale == Some(Expr::from(2.0)) && draw.shift.is_none();
-    tensor.dtype.is_whole() && tensor.draw.as_ref().is_some_and(two)
+fn is_truth(op: &Operation, tensor: &TensorSpec, shape: &Shape) -> bool {
+    let draw = tensor.draw.as_ref().filter(|draw| draw.dist == Distribution::Index && draw.shift.is_none());
+    let values = draw.and_then(|draw| op.double("hostile", draw.scale.as_ref()?, &op.complete(shape).ok()?).ok());
+    tensor.dtype.is_whole() && values == Some(2.0)
 }
 
 /// Kinds that only make all values larger or smaller. (Rows that differ in size keep what structure they have as well.)

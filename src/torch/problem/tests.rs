@@ -14,6 +14,7 @@ fn figures(min: f64, max: f64, mean: f64, deviation: f64) -> Option<Figures> {
         count: 4096,
         rectified: None,
         ends: false,
+        hidden: None,
     })
 }
 
