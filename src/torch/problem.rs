@@ -270,6 +270,9 @@ fn drawn(form: &TensorForm, structure: &[String]) -> Result<String, String> {
     Ok(if structured { file } else { format!("{{ dist = \"file\", like = {} }}", usual(form)?) })
 }
 
+/// Beyond it expressions have no number.
+const LARGEST: f64 = 1e18;
+
 /// How values are drawn here that are like those of a tensor, as far as its figures say.
 fn usual(form: &TensorForm) -> Result<String, String> {
     let name = &form.name;
@@ -280,6 +283,9 @@ fn usual(form: &TensorForm) -> Result<String, String> {
         form.figures.ok_or_else(|| format!("the values of `{name}` were not drawn"))?;
     if ![min, max, mean, deviation].iter().all(|value| value.is_finite()) {
         return Err(format!("`{name}` is not finite"));
+    }
+    if min.abs().max(max.abs()) > LARGEST {
+        return Err(format!("`{name}` reaches from {min:.1e} to {max:.1e}, and no draw does"));
     }
     let uniform = |low: f64, wide: f64| {
         format!("{{ dist = \"uniform\", scale = {}, shift = {} }}", quoted(&float(wide)), quoted(&float(low)))
@@ -294,8 +300,8 @@ fn usual(form: &TensorForm) -> Result<String, String> {
     let normal = |scale: f64, middle: f64| {
         format!("{{ dist = \"normal\", scale = {}, shift = {} }}", quoted(&float(scale)), quoted(&float(middle)))
     };
-    let draw = if let Some(adds) = hidden {
-        hiding(adds, form.shape.last().copied().unwrap_or(1))
+    let draw = if hidden.is_some() && min == max {
+        format!("{{ dist = \"constant\", scale = {} }}", quoted(&float(min)))
     } else if min == max {
         // What a layer starts with (ones, zeros) is no value that a kernel may rely on; what is positive stays so.
         if min == 0.0 { normal(0.25, 0.0) } else { uniform(0.5 * min, min) }
@@ -311,15 +317,18 @@ fn usual(form: &TensorForm) -> Result<String, String> {
         let centred = mean.abs() < CENTRED * deviation / (count.max(1) as f64).sqrt();
         normal(rounded(deviation), if centred { 0.0 } else { rounded(mean) })
     };
-    Ok(draw)
+    Ok(match hidden {
+        Some(low) => hiding(&draw, low, form.shape.last().copied().unwrap_or(1)),
+        None => draw,
+    })
 }
 
-/// Zeros, and what hides a score in up to a half of each row; in whole rows too, where something is left of what is hidden.
-fn hiding(adds: f64, columns: usize) -> String {
-    let low = if adds == 0.0 { "-inf".to_owned() } else { format!("{adds:?}") };
-    let whole = if adds == 0.0 { String::new() } else { format!(", {{ value = {low}, every = 7 }}") };
+/// A draw with what hides a score in up to a half of each row; in whole rows too, where something is left of what is hidden.
+fn hiding(draw: &str, low: f64, columns: usize) -> String {
+    let value = if low == 0.0 { "-inf".to_owned() } else { format!("{low:?}") };
+    let whole = if low == 0.0 { String::new() } else { format!(", {{ value = {value}, every = 7 }}") };
     let half = (columns / 2).max(1);
-    format!("{{ dist = \"constant\", scale = \"0\", specials = [{{ value = {low}, count = {half} }}{whole}] }}")
+    draw.replace(" }", &format!(", specials = [{{ value = {value}, count = {half} }}{whole}] }}"))
 }
 
 /// The bounds of a uniform distribution of which these are the smallest and the largest value drawn.

@@ -392,7 +392,7 @@ pub struct Figures {
     /// Whether they say where groups of rows end, in order and up to the largest.
     #[serde(default)]
     pub ends: bool,
-    /// What is added where a score is hidden, if they are that and zeros; 0 stands for -infinity.
+    /// The number far below these that hides scores, of which there are as well; 0 stands for -infinity.
     #[serde(default)]
     pub hidden: Option<f64>,
 }

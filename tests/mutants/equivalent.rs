@@ -26,7 +26,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
     row(
         &["cpu/matmul.c", "cpu/fused_mlp.c", "cpu/flash_attention.c"],
         &[
-            "problem p = {q, k, v, o, H, H_kv, S_q, S_kv, D, causal, bshd, (S_q + TILE_Q + 1) / TILE_Q, scale};",
+            "problem p = {q, k, v, o, H, H_kv, S_q, S_kv, D, causal, bshd, (S_q + TILE_Q + 1) / TILE_Q, scale, GIVEN};",
             "problem p = {a, b, has_bias ? bias : NULL, c, M, N, K, trans_b, (M + TILE_M - 1) / TILE_M, (N + TILE_N + 1) / TILE_N};",
             "ws_parallel(p.tiles_m * ((H + TILE_N + 1) / TILE_N), hidden_tiles, &p);",
             "ws_parallel(p.tiles_m * ((D + TILE_N + 1) / TILE_N), output_tiles, &p);",

@@ -70,7 +70,8 @@ fn a_mask_that_sizes_alone_make_is_made_by_who_reads_it_and_attention_begins_wit
     patched_in_large_steps(&place, names.len());
 }
 
-/// Keys that nobody sees depend on what comes in, and numbers are added that the model has learnt, as they lie and turned; both in PyTorch's attention and as two products.
+/// Keys that nobody sees depend on what comes in: there a number far below is added, or stands in place of those that the model has learnt. Such numbers as they lie, and turned;
+/// in PyTorch's attention and as two products.
 const GIVEN: &str = "
 import torch
 from torch import nn
@@ -93,7 +94,8 @@ class Model(nn.Module):
         x = x + hides.mean() * 1e-9
         mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.first), attn_mask=hides)
         x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
-        mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.second), attn_mask=self.learnt[None])
+        chosen = torch.sort(x[:, :, 28:68] < 0, dim=-1).values
+        mixed = scaled_dot_product_attention(*(self.heads(one(x)) for one in self.second), attn_mask=torch.where(chosen[:, None], self.learnt, torch.finfo(x.dtype).min))
         x = torch.sort(mixed.transpose(1, 2).reshape(2, 40, 96), dim=-1).values
         q, k, v = (self.heads(one(x)) for one in self.third)
         scores = (q * 0.5) @ (k * 0.5).transpose(2, 3) + self.turned.permute(2, 0, 1)
@@ -113,8 +115,9 @@ fn what_is_added_to_scores_is_read_by_the_kernel_that_ships_however_it_lies_and_
     let profile: Value = serde_json::from_str(&place.said(&["profile", "model", "--json"])).unwrap();
     let rows = || profile["captured"]["regions"].as_array().unwrap().iter();
     let attention: Vec<&Value> = rows().filter(|row| row["shipped"]["op"] == "flash_attention").collect();
-    let bias = |row: &Value| row["shipped"]["tensors"]["BIAS_TENSOR"].clone();
-    assert!(attention.len() >= 3 && attention.iter().all(|row| bias(row).is_string()), "{profile}");
+    let of = |row: &Value, name: &str| row["shipped"]["tensors"][name].is_string();
+    assert!(attention.len() == 4 && attention.iter().all(|row| of(row, "BIAS_TENSOR")), "{profile}");
+    assert_eq!(attention.iter().filter(|row| of(row, "SEEN_TENSOR")).count(), 1, "{profile}");
     let steps: BTreeSet<i64> = attention.iter().filter_map(|row| row["shipped"]["lets"]["BIAS_K"].as_i64()).collect();
     assert_eq!(steps, BTreeSet::from([1, 6]), "{profile}");
     let hides = |row: &&Value| {
@@ -124,7 +127,12 @@ fn what_is_added_to_scores_is_read_by_the_kernel_that_ships_however_it_lies_and_
     assert_eq!(attention.iter().filter(|row| hides(row)).count(), 1, "{profile}");
 
     std::fs::create_dir(place.path(OF_MINE)).unwrap();
-    let names: Vec<&str> = attention.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    // One of them is a part of another.
+    let whole = |row: &&&Value| {
+        row["within"].as_array().unwrap().iter().all(|key| attention.iter().all(|one| one["key"] != *key))
+    };
+    let names: Vec<&str> = attention.iter().filter(whole).map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 3, "{profile}");
     place.begun(&names);
     exported_and_called_once(&place, &names);
 }

@@ -219,7 +219,7 @@ def figures(tensor):
         return None
     flat = tensor.detach().reshape(-1)
     flat = flat[:: max(1, flat.numel() >> 20)].to(torch.float64)
-    hidden = hidden_by(flat) if tensor.is_floating_point() else None
+    flat, hidden = without_hidden(flat) if tensor.is_floating_point() else (flat, None)
     flat = flat[flat.isfinite()]
     if flat.numel() == 0:
         return None
@@ -235,16 +235,19 @@ def figures(tensor):
     return {**found, "rectified": rectified(**found), "hidden": hidden}
 
 
-# What hides a score takes at least so much from it: of an exponential nothing is left then.
-HIDES = -88.0
+# What hides a score takes at least so much from it: of an exponential nothing is left then. So large a share of the values does, where it may as well be
+# one that is large by itself.
+HIDES, BY_ITSELF, LEAST_HIDDEN = -88.0, -1e30, 0.02
 
 
-def hidden_by(flat):
-    """What values that hide scores add where they do: they are zeros and one other number, far below. 0 stands for -infinity; none where they are not like that."""
+def without_hidden(flat):
+    """Values without the one number, far below all others, that hides scores as they are added to them, and that number: 0 stands for -infinity; none where there is none."""
     low = float(flat.min())
-    if low > HIDES or float(flat.max()) != 0 or not bool(((flat == 0) | (flat == low)).all()):
-        return None
-    return low if math.isfinite(low) else 0.0
+    rest = flat[flat != low]
+    share = 1 - rest.numel() / flat.numel()
+    if low > HIDES or share < (LEAST_HIDDEN if low > BY_ITSELF else 0) or rest.numel() == 0 or float(rest.min()) <= HIDES:
+        return flat, None
+    return rest, low if math.isfinite(low) else 0.0
 
 
 # What is computed from whole numbers by these tells no more than how they compare.
@@ -316,7 +319,8 @@ def draw(shape, value, found):
         low, high = (int(found["min"]), int(found["max"]) + 1) if found else (0, 2)
         return f"torch.randint({low}, {high}, {shape}, dtype={value.dtype})"
     if found and found["hidden"] is not None:
-        return f"torch.where(torch.rand({shape}) < 0.5, 0.0, {found['hidden'] or -math.inf}).to({value.dtype})".replace("-inf", "float('-inf')")
+        low = found["hidden"] or "float('-inf')"
+        return f"torch.where(torch.rand({shape}) < 0.5, {draw(shape, value, {**found, 'hidden': None})}, {low})"
     mean, deviation = (found["mean"], found["deviation"]) if found else (0.0, 1.0)
     if found and found["rectified"]:
         scale, shift = found["rectified"]

@@ -73,6 +73,8 @@ fn what_cannot_be_a_target_is_refused_with_the_reason() {
     };
     assert!(refused(&|it| first(it, &|form| form.dtype = "complex64".into())).contains("complex64"));
     assert!(refused(&|it| first(it, &|form| form.shape = vec![3, 0])).contains("no elements"));
+    let far = figures(f64::from(f32::MIN), 1.0, -1.0, 1e30);
+    assert!(refused(&|it| first(it, &|form| form.figures = far)).contains("reaches from -3.4e38 to 1.0e0"));
     assert!(refused(&|it| it.outputs[0].dtype = "float64".into()).contains("float64"));
 }
 
@@ -115,21 +117,29 @@ fn what_is_zero_in_part_is_a_regions_input_where_it_is_drawn_so() {
 }
 
 #[test]
-fn what_hides_scores_is_drawn_as_zeros_and_what_hides_and_hides_whole_rows_where_that_has_a_meaning() {
-    let of = |low: f64, hidden| {
+fn what_hides_scores_is_drawn_among_the_others_and_in_whole_rows_where_that_has_a_meaning() {
+    let of = |figures: Figures, hidden| {
         let mut it = described();
         if let Argument::Input(form) = &mut it.inputs[0] {
-            form.figures =
-                Some(Figures { zeros: 0.5, hidden: Some(hidden), ..figures(low, 0.0, low / 2.0, -low / 2.0).unwrap() });
+            form.figures = Some(Figures { hidden: Some(hidden), ..figures });
         }
         Problem::region("a.py", "", it, Bar::Compiled).unwrap().source
     };
-    let (number, infinity) = (of(-65536.0, -65536.0), of(0.0, 0.0));
-    let half = |low: &str| format!("dist = \"constant\", scale = \"0\", specials = [{{ value = {low}, count = ");
+    let zeros = Figures { zeros: 1.0, ..figures(0.0, 0.0, 0.0, 0.0).unwrap() };
+    let (number, infinity) = (of(zeros, -65536.0), of(zeros, 0.0));
+    let half = |low: &str| format!("dist = \"constant\", scale = \"0\", specials = [{{ value = {low}, count = 32 }}");
     assert!(number.toml.contains(&half("-65536.0")) && number.toml.contains("every = 7"), "{}", number.toml);
     assert!(infinity.toml.contains(&half("-inf")) && !infinity.toml.contains("every"), "{}", infinity.toml);
-    let op = infinity.operation().unwrap();
-    assert!(op.hostile_inputs().any(|it| it.name == "shifted in x"), "what a kernel meets beside is free");
+    let learnt = of(figures(-3.2, 3.1, 0.001, 0.998).unwrap(), f64::from(f32::MIN));
+    assert!(
+        learnt.toml.contains("dist = \"normal\", scale = \"1\", shift = \"0\", specials = [{ value = -3.4"),
+        "{}",
+        learnt.toml
+    );
+    for source in [&number, &infinity, &learnt] {
+        let op = source.operation().unwrap();
+        assert!(op.hostile_inputs().any(|it| it.name == "shifted in x"), "what a kernel meets beside is free");
+    }
 }
 
 #[test]
