@@ -183,7 +183,7 @@ def biases(inputs, hiding, region):
                 if steps is not None:
                     told.setdefault("SEEN" if name in hiding else "BIAS", []).append((name, steps))
             kinds = [kind for kind in ("SEEN", "BIAS") if kind in told]
-            if hiding and "SEEN" not in kinds:
+            if not kinds or (hiding and "SEEN" not in kinds):
                 continue
             for parts in itertools.product(*(told[kind] for kind in kinds)):
                 part = dict(zip(kinds, parts))
