@@ -145,6 +145,7 @@ fn attention_whose_queries_keys_and_values_lie_side_by_side_compiles_in_every_dt
 }
 
 #[test]
+#[ignore = "the full suite: .ci/run"]
 fn attention_with_a_bias_compiles_in_every_dtype_and_path() {
     let cache = tempfile::tempdir().unwrap();
     let Some(compiler) = compiler(cache.path()) else { return };
