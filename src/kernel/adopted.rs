@@ -14,8 +14,8 @@ use crate::op::{Dtype, Operation};
 pub struct Call {
     /// The operation whose kernel it is.
     pub op: String,
-    /// Its tensors, by the other operation's names; none where a tensor is absent. Beside those of the operation there may be one that a constant of the
-    /// kernel stands for in its launches, such as attention's bias; in C it is the function's last argument.
+    /// Its tensors, by the other operation's names; none where a tensor is absent. Beside those of the operation there may be some that a constant of the
+    /// kernel stands for in its launches, such as attention's bias; in C they are the function's last arguments, in the order of their names.
     pub tensors: BTreeMap<String, Option<String>>,
     /// Its symbols.
     pub symbols: BTreeMap<String, i64>,

@@ -25,12 +25,13 @@ def shipped(row, region, device):
         return None
     shapes, made = {one["name"]: one["shape"] for one in inputs}, [one["shape"] for one in outputs]
     trial = Trial(row["source"], shapes, hiding, device)
+    if len(made) > 1:
+        return side_products(shapes, made, region, trial) if not hiding and torch.device(device).type == "cuda" else None
     if (found := next(filter(trial.holds, biased(shapes, made[0], hiding, region, device)), None)) is not None:
         return of_precision(call_of(*found), region, device)
+    # Nothing else takes truth values.
     if hiding:
         return None
-    if len(made) > 1:
-        return side_products(shapes, made, region, trial) if torch.device(device).type == "cuda" else None
     if not 1 <= len(inputs) <= 4:
         return None
     if (found := next(filter(trial.holds, candidates(shapes, made[0], region)), None)) is not None:
