@@ -1,6 +1,6 @@
 //! The steps of a model between its operations, none of them a target.
 
-use crate::backend::{Backend, BuildError, Step};
+use crate::backend::{BuildError, Step, Toolchain};
 use crate::model::{Glue, Graph, Work};
 
 /// The backend's name for it, and the sizes that its function takes after its pointers.
@@ -21,7 +21,7 @@ pub(super) fn step(glue: Glue) -> (Step, Vec<u64>) {
 }
 
 /// One image for each step of the graph, and one for nothing at all.
-pub(super) fn images<B: Backend>(backend: &B, graph: &Graph) -> Result<Vec<(Step, B::Image)>, BuildError> {
+pub(super) fn images<B: Toolchain>(backend: &B, graph: &Graph) -> Result<Vec<(Step, B::Image)>, BuildError> {
     let has =
         |step: Step| graph.nodes.iter().any(|node| matches!(node.work, Work::Glue(glue) if self::step(glue).0 == step));
     let needed = Step::ALL.into_iter().filter(|&step| step == Step::Nothing || has(step));

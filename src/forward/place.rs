@@ -2,7 +2,7 @@
 
 use super::ForwardError;
 use super::units::Unit;
-use crate::backend::{Arena, Backend, Placing, Region, Span};
+use crate::backend::{Arena, Device, Placing, Region, Span};
 use crate::kernel::ScratchInit;
 use crate::model::{Graph, TensorKind};
 
@@ -18,7 +18,7 @@ pub(super) struct Memory<A> {
 }
 
 /// Places the graph's tensors once and the scratch of each set of units.
-pub(super) fn place<B: Backend>(
+pub(super) fn place<B: Device>(
     backend: &B,
     graph: &Graph,
     sets: &[&[Unit<'_, B>]],

@@ -10,7 +10,7 @@ use super::glue;
 use super::place::{Memory, place};
 use super::units::{self, KernelSet, Resolved, Unit, UnitCall};
 use super::{Contest, ForwardError, Side, Stretch, Timed, weights};
-use crate::backend::{Arena, Backend, Call, Conditions, Fault, Host, Span, Step};
+use crate::backend::{Arena, Call, Conditions, Fault, Host, Span, Step, Toolchain};
 use crate::kernel::ScratchInit;
 use crate::model::{Graph, Kind, Node, Work};
 use crate::op::{Dtype, Operation};
@@ -32,7 +32,7 @@ pub struct Recipe<'a> {
 }
 
 /// A model in memory, and for each set of kernels a host that can run it.
-pub struct Forward<'b, B: Backend> {
+pub struct Forward<'b, B: Toolchain> {
     backend: &'b B,
     memory: Memory<B::Arena>,
     sets: Vec<Set<B>>,
@@ -46,7 +46,7 @@ pub struct Forward<'b, B: Backend> {
 }
 
 /// One set of kernels.
-struct Set<B: Backend> {
+struct Set<B: Toolchain> {
     images: Vec<B::Image>,
     /// Each node's call.
     calls: Vec<Call>,
@@ -55,7 +55,7 @@ struct Set<B: Backend> {
     host: B::Host,
 }
 
-impl<'b, B: Backend> Forward<'b, B> {
+impl<'b, B: Toolchain> Forward<'b, B> {
     /// Compiles each set of kernels, lays the model out in memory once, reads or draws its weights and starts a host for each set.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl<'b, B: Backend> Forward<'b, B> {
         host.run(calls, PATIENCE).map_err(|fault| ForwardError::Call { site: "the whole pass".to_owned(), fault })
     }
 
-    /// One pass, call by call; where the backend times in rows ([`Backend::times_in_rows`]), the calls of one kind one
+    /// One pass, call by call; where the backend times in rows ([`Device::times_in_rows`]), the calls of one kind one
     /// after the other, which leaves other values in the activations than a pass does.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl<'b, B: Backend> Forward<'b, B> {
     }
 }
 
-fn start<B: Backend>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
+fn start<B: Toolchain>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
     let images: Vec<&B::Image> = images.iter().collect();
     Ok(backend.host(&images, arena, &Conditions { overlapped: true, ..Conditions::default() })?)
 }
@@ -236,7 +236,7 @@ fn index<I>(glue: &[(Step, I)], step: Step) -> usize {
 }
 
 /// Builds the calls of one set.
-struct Builder<'a, B: Backend> {
+struct Builder<'a, B: Toolchain> {
     memory: &'a Memory<B::Arena>,
     set: usize,
     units: &'a [Unit<'a, B>],
@@ -245,7 +245,7 @@ struct Builder<'a, B: Backend> {
     glue: &'a [(Step, B::Image)],
 }
 
-impl<B: Backend> Builder<'_, B> {
+impl<B: Toolchain> Builder<'_, B> {
     /// The node's call; none for an operation without a kernel.
     fn node(&self, node: &Node, call: Option<&UnitCall>) -> Option<Call> {
         let span = |tensor: Option<usize>| tensor.map(|tensor| self.memory.tensors[tensor]);
@@ -276,7 +276,7 @@ const fn glue_call(image: usize, pointers: Vec<Option<Span>>, ints: Vec<i64>) ->
     Call { image, pointers, ints, floats: Vec::new(), zeroed: Vec::new() }
 }
 
-impl<B: Backend> Timed for Forward<'_, B> {
+impl<B: Toolchain> Timed for Forward<'_, B> {
     fn whole(&mut self) -> Result<Duration, ForwardError> {
         self.run(0)
     }
@@ -291,7 +291,7 @@ impl<B: Backend> Timed for Forward<'_, B> {
 }
 
 /// Set 0 is the model before, set 1 the model after.
-impl<B: Backend> Contest for Forward<'_, B> {
+impl<B: Toolchain> Contest for Forward<'_, B> {
     fn restart(&mut self) -> Result<(), ForwardError> {
         Self::restart(self)
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contest::compare;
 use super::{Comparison, Effort, Forward, ForwardError, KernelSet, Recipe, Rounds, Sessions, rounds};
-use crate::backend::Backend;
+use crate::backend::Toolchain;
 use crate::kernel::KernelFile;
 use crate::model::{Graph, ModelConfig, Pass};
 use crate::op::{OpSource, Operation};
@@ -98,7 +98,7 @@ fn parse(texts: &BTreeMap<String, String>) -> Result<BTreeMap<String, KernelFile
 ///
 /// # Errors
 /// A model that cannot be prepared or run; [`ForwardError::Cancelled`].
-pub fn measure<B: Backend>(backend: &B, task: &MeasureTask, cancelled: &AtomicBool) -> Result<Rounds, ForwardError> {
+pub fn measure<B: Toolchain>(backend: &B, task: &MeasureTask, cancelled: &AtomicBool) -> Result<Rounds, ForwardError> {
     let (graph, ops) = (task.model.graph()?, task.model.operations()?);
     let kernels = parse(&task.kernels)?;
     let recipe = task.model.recipe(&graph, &ops);
@@ -111,7 +111,7 @@ pub fn measure<B: Backend>(backend: &B, task: &MeasureTask, cancelled: &AtomicBo
 ///
 /// # Errors
 /// As [`measure`].
-pub fn contest<B: Backend>(
+pub fn contest<B: Toolchain>(
     backend: &B,
     task: &CompareTask,
     cancelled: &AtomicBool,

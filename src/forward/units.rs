@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use super::ForwardError;
-use crate::backend::{Backend, BuildError, Image, ScratchBuffer, Source};
+use crate::backend::{BuildError, Device, Image, ScratchBuffer, Source, Toolchain};
 use crate::kernel::{KernelFile, Resolution, ScratchInit};
 use crate::model::{Graph, Node, Work};
 use crate::op::{ElementType, Operation, Shape};
@@ -27,7 +27,7 @@ impl<'a> KernelSet<'a> {
 }
 
 /// What computes an operation at one shape, and what its calls share.
-pub(super) struct Unit<'a, B: Backend> {
+pub(super) struct Unit<'a, B: Device> {
     pub op: &'a Operation,
     pub code: Code<'a, B>,
     /// The first site that calls it, for errors.
@@ -37,14 +37,14 @@ pub(super) struct Unit<'a, B: Backend> {
 }
 
 /// What a unit is made of.
-pub(super) enum Code<'a, B: Backend> {
+pub(super) enum Code<'a, B: Device> {
     /// A kernel at one set of constants.
     Kernel { kernel: &'a KernelFile, resolution: Resolution },
     /// A library, at one shape.
     Library { image: B::Image, shape: &'a Shape },
 }
 
-impl<B: Backend> Unit<'_, B> {
+impl<B: Device> Unit<'_, B> {
     /// How its scratch buffers begin, and their sizes in bytes.
     pub fn scratch(&self) -> Vec<(ScratchInit, usize)> {
         match &self.code {
@@ -69,13 +69,13 @@ pub(super) struct UnitCall {
 }
 
 /// The units of one set of kernels, and for each node its call (`None` is glue).
-pub(super) struct Resolved<'a, B: Backend> {
+pub(super) struct Resolved<'a, B: Device> {
     pub units: Vec<Unit<'a, B>>,
     pub calls: Vec<Option<UnitCall>>,
 }
 
 /// What serves each node of a graph.
-pub(super) fn resolve<'a, B: Backend>(
+pub(super) fn resolve<'a, B: Toolchain>(
     backend: &B,
     graph: &'a Graph,
     ops: &'a BTreeMap<String, Operation>,
@@ -118,7 +118,7 @@ pub(super) fn resolve<'a, B: Backend>(
     Ok(Resolved { units, calls })
 }
 
-impl<B: Backend> Resolved<'_, B> {
+impl<B: Toolchain> Resolved<'_, B> {
     /// Notes what the compilers of the units ask for at the sizes of their calls; `images` has one for each unit.
     pub fn note_own_scratch(&mut self, images: &[B::Image]) {
         for call in self.calls.iter().flatten() {
@@ -134,7 +134,7 @@ impl<B: Backend> Resolved<'_, B> {
 }
 
 /// The index of a unit among `units`, where it is added unless its like is there.
-fn place_of<'a, B: Backend>(units: &mut Vec<Unit<'a, B>>, unit: Unit<'a, B>) -> usize {
+fn place_of<'a, B: Device>(units: &mut Vec<Unit<'a, B>>, unit: Unit<'a, B>) -> usize {
     let same = |known: &Unit<'a, B>| match (&known.code, &unit.code) {
         (Code::Kernel { resolution: a, .. }, Code::Kernel { resolution: b, .. }) => {
             known.op.name == unit.op.name && a == b
@@ -186,7 +186,7 @@ fn bind(
 }
 
 /// An image for each unit, in order; each operation's kernels are compiled together.
-pub(super) fn compile<B: Backend>(
+pub(super) fn compile<B: Toolchain>(
     backend: &B,
     units: &[Unit<'_, B>],
     cancelled: &AtomicBool,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Arena, Backend, CaseMemory, Conditions, Host, MemoryError, Placing, StartError};
+use crate::backend::{Arena, Backend, CaseMemory, Conditions, Device, Host, MemoryError, Placing, StartError};
 use crate::device::DeviceCard;
 use crate::evaluation::{CaseResult, ErrorStats, Stage, Verdict};
 use crate::kernel::KernelFile;
@@ -131,7 +131,7 @@ pub(super) fn draw_inputs<A: Arena>(
 }
 
 /// A copy's outputs as a backend takes them.
-pub(super) type Taken<B> = <<B as Backend>::Host as Host>::Taken;
+pub(super) type Taken<B> = <<B as Device>::Host as Host>::Taken;
 
 impl<B: Backend> Bench<'_, B> {
     pub(super) fn op(&self) -> &Operation {

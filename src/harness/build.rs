@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 
-use crate::backend::{Backend, BuildError, Image, Ready, ScratchBuffer, Source};
+use crate::backend::{BuildError, Image, Ready, ScratchBuffer, Source, Toolchain};
 use crate::evaluation::{Stage, Verdict};
 use crate::kernel::{KernelError, KernelFile, Resolution};
 use crate::op::{Dtype, Operation, Shape};
@@ -22,7 +22,7 @@ pub(super) const MAX_SCRATCH: usize = 1 << 29;
 type ByShape = BTreeMap<(Shape, Dtype), (usize, Vec<ScratchBuffer>)>;
 
 /// What computes an operation at some shapes: a kernel file compiled for them, or a library.
-pub struct Build<B: Backend> {
+pub struct Build<B: Toolchain> {
     kernel: Option<KernelFile>,
     images: Vec<B::Image>,
     /// The constants that each image is compiled for; a library has none.
@@ -63,14 +63,14 @@ impl<'a> Wanted<'a> {
 }
 
 /// A kernel file while it is being compiled.
-pub struct Making<'a, B: Backend> {
+pub struct Making<'a, B: Toolchain> {
     plan: &'a Plan,
     images: Vec<Option<B::Image>>,
     /// The plan's, with what is known by now of what compilers ask for.
     by_shape: ByShape,
 }
 
-impl<'a, B: Backend> Making<'a, B> {
+impl<'a, B: Toolchain> Making<'a, B> {
     fn new(plan: &'a Plan) -> Self {
         Self { plan, images: vec![None; plan.distinct.len()], by_shape: plan.by_shape.clone() }
     }
@@ -126,7 +126,7 @@ fn look_up<'a>(by_shape: &'a ByShape, shape: &Shape, dtype: Dtype) -> Result<(us
 
 impl Plan {
     /// The sets of constants that a kernel needs for what it is wanted for.
-    fn new<B: Backend>(backend: &B, wanted: Wanted<'_>) -> Result<Self, Failure> {
+    fn new<B: Toolchain>(backend: &B, wanted: Wanted<'_>) -> Result<Self, Failure> {
         let Wanted { kernel, shapes, first, as_fits } = wanted;
         let mut distinct: Vec<Resolution> = Vec::new();
         let (mut by_shape, mut urgent) = (BTreeMap::new(), 0);
@@ -161,7 +161,7 @@ impl Plan {
     }
 }
 
-impl<B: Backend> Build<B> {
+impl<B: Toolchain> Build<B> {
     /// Compiles each kernel for every shape and dtype that it is wanted for, each distinct set of constants once, all at the
     /// same time. Where the backend compiles without being in the way of anything else, `early` is shown what is ready of the
     /// first kernel whenever there is more, and every few milliseconds besides. It ends with the first that fails, or when `cancelled` is

@@ -11,7 +11,7 @@ use super::TorchError;
 use super::bound::row_length;
 use super::files::Files;
 use super::wire::{Out, Tensor, type_name};
-use crate::backend::{Arena, Backend, CaseMemory, Lent, MemoryError, Piece, Placing, Region};
+use crate::backend::{Arena, CaseMemory, Device, Lent, MemoryError, Piece, Placing, Region};
 use crate::op::{Case, OpError, Operation, Role};
 
 /// Inputs of a case, lent.
@@ -50,7 +50,7 @@ impl Inputs {
     }
 
     /// Inputs of a case that are drawn from `seed` for PyTorch alone, as a judge would draw them, in an arena of their own.
-    pub(super) fn drawn<B: Backend>(
+    pub(super) fn drawn<B: Device>(
         backend: &B,
         op: &Operation,
         case: &Case,
@@ -87,7 +87,7 @@ impl Inputs {
 }
 
 /// Inputs that were drawn, in memory that stays as long as this does.
-pub(super) struct Drawn<B: Backend> {
+pub(super) struct Drawn<B: Device> {
     pub(super) inputs: Inputs,
     _arena: B::Arena,
 }

@@ -13,7 +13,7 @@ use super::files::Files;
 use super::inputs::{Inputs, Outputs, numbers, outs, words};
 use super::service::{Service, Unit};
 use super::wire::{Ask, Compared, Evaluated, Far, Guessed, Out, Reached, Region};
-use crate::backend::{Backend, CaseMemory, Lent, merge_outputs, told_apart};
+use crate::backend::{CaseMemory, Device, Lent, merge_outputs, told_apart};
 use crate::evaluation::ErrorStats;
 use crate::op::{Case, Dtype, Operation, Role, Shape};
 use crate::rng::Stream;
@@ -101,7 +101,7 @@ impl Oracle {
     ///
     /// # Errors
     /// PyTorch's or the file's; an operation whose ordinary inputs test nothing.
-    pub fn compare<B: Backend>(
+    pub fn compare<B: Device>(
         &self,
         backend: &B,
         memory: &CaseMemory,
@@ -162,7 +162,7 @@ impl Oracle {
 
     /// Refuses an operation of which an answer passes that has nothing to do with its inputs, at a shape that stands for all. What passes
     /// on ordinary inputs and not on some hostile one is found wrong there, as a copy of what is never negative for a ReLU.
-    fn admit<B: Backend>(&self, backend: &B, op: &Operation, dtype: Dtype) -> Result<(), TorchError> {
+    fn admit<B: Device>(&self, backend: &B, op: &Operation, dtype: Dtype) -> Result<(), TorchError> {
         if self.admitted.borrow().contains(&dtype) {
             return Ok(());
         }
@@ -192,7 +192,7 @@ impl Oracle {
     }
 
     /// Answers that have nothing to do with a case's inputs and pass, by their numbers in [`Guessed`].
-    fn passing<B: Backend>(&self, backend: &B, op: &Operation, case: &Case) -> Result<Vec<usize>, TorchError> {
+    fn passing<B: Device>(&self, backend: &B, op: &Operation, case: &Case) -> Result<Vec<usize>, TorchError> {
         let (forms, yard, outs) = (forms(op, case)?, self.yard(backend, op, case)?, outs(op, case)?);
         let draw = |number| Inputs::drawn(backend, op, case, Stream::new(SEED, "admission").bits(number), &self.files);
         let (first, second) = (draw(0)?, draw(1)?);
@@ -238,7 +238,7 @@ impl Oracle {
     }
 
     /// What reaches an output's elements, at a case's shape.
-    fn reached<B: Backend>(&self, backend: &B, op: &Operation, case: &Case) -> Result<Rc<Reached>, TorchError> {
+    fn reached<B: Device>(&self, backend: &B, op: &Operation, case: &Case) -> Result<Rc<Reached>, TorchError> {
         if let Some(known) = self.reached.borrow().get(&case.shape) {
             return Ok(known.clone());
         }
@@ -271,7 +271,7 @@ impl Oracle {
     }
 
     /// PyTorch's own error on inputs of this kind.
-    fn yard<B: Backend>(&self, backend: &B, op: &Operation, case: &Case) -> Result<Rc<Yard>, TorchError> {
+    fn yard<B: Device>(&self, backend: &B, op: &Operation, case: &Case) -> Result<Rc<Yard>, TorchError> {
         if let Some(known) = self.yards.borrow().get(case) {
             return Ok(known.clone());
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use warpsmith::backend::cpu::{self, Cpu};
 use warpsmith::backend::{
-    Arena, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Disturbed, Fault, Host, Image, Lent,
-    MemoryError, Placing, Poison, Ready, Region, Source, Span, StartError, Step,
+    Arena, BuildError, Call, CaseLimits, CaseMemory, Conditions, Device, Disturbed, Fault, Host, Image, Lent,
+    MemoryError, Oracles, Placing, Poison, Ready, Region, Source, Span, StartError, Step, Toolchain,
 };
 use warpsmith::device::{Ceilings, DeviceCard};
 use warpsmith::evaluation::{ErrorStats, Evaluation, Stage, Verdict};
@@ -147,11 +147,10 @@ impl Other {
     }
 }
 
-impl Backend for Other {
+impl Device for Other {
     type Image = Made;
     type Arena = Memory;
     type Host = Runner;
-    type Oracle = cpu::Oracle;
 
     fn card(&self) -> &DeviceCard {
         self.cpu.card()
@@ -162,6 +161,25 @@ impl Backend for Other {
     fn free_memory(&self) -> Option<u64> {
         None
     }
+    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Memory, MemoryError> {
+        Ok(Memory { inner: self.cpu.arena(inputs, outputs, placing)?, knobs: self.knobs.clone() })
+    }
+    fn host(&self, images: &[&Made], arena: &Memory, conditions: &Conditions) -> Result<Runner, StartError> {
+        let images: Vec<&cpu::Image> = images.iter().map(|image| &image.inner).collect();
+        self.cpu.host(&images, &arena.inner, conditions).map(Runner)
+    }
+    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
+        self.cpu.calls_per_sample(incumbent_us, copies)
+    }
+    fn hosts_are_processes(&self) -> bool {
+        false
+    }
+    fn is_lost(&self) -> bool {
+        self.knobs.lost.get()
+    }
+}
+
+impl Toolchain for Other {
     fn accepts(&self, front: &FrontMatter) -> Result<(), String> {
         self.cpu.accepts(front)
     }
@@ -211,13 +229,11 @@ impl Backend for Other {
         let mut images = self.cpu.compile(op, &[Source::new(&kernel, &[resolution])], &GO).unwrap().concat();
         Some((self.made(images.remove(0)), "a library"))
     }
-    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Memory, MemoryError> {
-        Ok(Memory { inner: self.cpu.arena(inputs, outputs, placing)?, knobs: self.knobs.clone() })
-    }
-    fn host(&self, images: &[&Made], arena: &Memory, conditions: &Conditions) -> Result<Runner, StartError> {
-        let images: Vec<&cpu::Image> = images.iter().map(|image| &image.inner).collect();
-        self.cpu.host(&images, &arena.inner, conditions).map(Runner)
-    }
+}
+
+impl Oracles for Other {
+    type Oracle = cpu::Oracle;
+
     fn oracle(&self, op: &Operation) -> Result<cpu::Oracle, String> {
         self.cpu.oracle(op)
     }
@@ -242,15 +258,6 @@ impl Backend for Other {
         sample: &Sample,
     ) -> Result<ErrorStats, String> {
         self.cpu.compare_some(oracle, memory, &mut arena.inner, copy, sample)
-    }
-    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
-        self.cpu.calls_per_sample(incumbent_us, copies)
-    }
-    fn hosts_are_processes(&self) -> bool {
-        false
-    }
-    fn is_lost(&self) -> bool {
-        self.knobs.lost.get()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warpsmith::backend::cpu::{Compiler, Cpu, Limits, device_card};
-use warpsmith::backend::{Backend, Instrument};
+use warpsmith::backend::{Instrument, Toolchain};
 use warpsmith::evaluation::Stage::{self, Compile, Smoke, Sweep};
 use warpsmith::kernel::KernelFile;
 use warpsmith::op::OpSource;

@@ -15,8 +15,8 @@ use super::instruments::instruments;
 use super::oracle::Oracle;
 use crate::backend::bounds::compare_places;
 use crate::backend::{
-    Arena as _, Backend, BuildError, Call, CaseLimits, CaseMemory, Conditions, Fault, Instrument, MemoryError, Outside,
-    Placing, Source, StartError, Step, by_file, calls_per_sample,
+    Arena as _, BuildError, Call, CaseLimits, CaseMemory, Conditions, Device, Fault, Instrument, MemoryError, Oracles,
+    Outside, Placing, Source, StartError, Step, Toolchain, by_file, calls_per_sample,
 };
 use crate::device::DeviceCard;
 use crate::evaluation::ErrorStats;
@@ -60,11 +60,10 @@ impl Cpu {
     }
 }
 
-impl Backend for Cpu {
+impl Device for Cpu {
     type Image = Image;
     type Arena = Arena;
     type Host = Host;
-    type Oracle = Oracle;
 
     fn card(&self) -> &DeviceCard {
         &self.card
@@ -78,6 +77,30 @@ impl Backend for Cpu {
         available_memory()
     }
 
+    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Arena, MemoryError> {
+        Ok(Arena::placed(inputs, outputs, placing)?)
+    }
+
+    fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
+        let threads = conditions.threads.unwrap_or(self.limits.threads);
+        Ok(Host::start(images, arena, &Limits { threads, ..self.limits.clone() })?)
+    }
+
+    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
+        // The other half is for the other side of the pair.
+        calls_per_sample(incumbent_us, SAMPLE_US, (copies / 2) as u32) as usize
+    }
+
+    fn hosts_are_processes(&self) -> bool {
+        true
+    }
+
+    fn is_lost(&self) -> bool {
+        false
+    }
+}
+
+impl Toolchain for Cpu {
     fn accepts(&self, front: &FrontMatter) -> Result<(), String> {
         front.check_backend("cpu").map_err(|error| error.to_string())?;
         let fits = |arch: &String| arch == "native" || arch == std::env::consts::ARCH;
@@ -138,14 +161,19 @@ impl Backend for Cpu {
         None
     }
 
-    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Arena, MemoryError> {
-        Ok(Arena::placed(inputs, outputs, placing)?)
+    fn instruments(
+        &self,
+        source: &OpSource,
+        kernel: &KernelFile,
+        target: &[TargetShape],
+        seed: u64,
+    ) -> Vec<Instrument> {
+        instruments(&self.compiler, &self.card.facts, &source.operation(), (kernel, target), seed)
     }
+}
 
-    fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
-        let threads = conditions.threads.unwrap_or(self.limits.threads);
-        Ok(Host::start(images, arena, &Limits { threads, ..self.limits.clone() })?)
-    }
+impl Oracles for Cpu {
+    type Oracle = Oracle;
 
     fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
         let build = |name: &str, text: &str, flags: &[&str]| {
@@ -185,29 +213,6 @@ impl Backend for Cpu {
         let mut read =
             |output: usize, stored: Stored, places: &[usize]| arena.gather(&outputs[output], stored.bytes(), places);
         compare_places(op, (case, memory.sums()), &expected, &mut read).map_err(|error| error.to_string())
-    }
-
-    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
-        // The other half is for the other side of the pair.
-        calls_per_sample(incumbent_us, SAMPLE_US, (copies / 2) as u32) as usize
-    }
-
-    fn hosts_are_processes(&self) -> bool {
-        true
-    }
-
-    fn instruments(
-        &self,
-        source: &OpSource,
-        kernel: &KernelFile,
-        target: &[TargetShape],
-        seed: u64,
-    ) -> Vec<Instrument> {
-        instruments(&self.compiler, &self.card.facts, &source.operation(), (kernel, target), seed)
-    }
-
-    fn is_lost(&self) -> bool {
-        false
     }
 }
 

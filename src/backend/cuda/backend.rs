@@ -14,8 +14,8 @@ use super::launch::{self, Host, Image};
 use super::nvml::Gauge;
 use super::opening::{Place, Starting};
 use crate::backend::{
-    Backend, BuildError, CaseLimits, CaseMemory, Conditions, MemoryError, Placing, Ready, Source, StartError, Step,
-    calls_per_sample,
+    BuildError, CaseLimits, CaseMemory, Conditions, Device, MemoryError, Oracles, Placing, Ready, Source, StartError,
+    Step, Toolchain, calls_per_sample,
 };
 use crate::device::{DeviceCard, Opening, cached_card};
 use crate::evaluation::ErrorStats;
@@ -176,11 +176,10 @@ fn trusted(compiler: &Compiler, name: &str, text: &str, capability: u32) -> Resu
     compiled.first().map(|one| one.cubin.to_vec()).ok_or_else(|| "nothing was compiled".to_owned())
 }
 
-impl Backend for Cuda {
+impl Device for Cuda {
     type Image = Image;
     type Arena = Arena;
     type Host = Host;
-    type Oracle = Oracle;
 
     fn card(&self) -> &DeviceCard {
         &self.card
@@ -207,6 +206,40 @@ impl Backend for Cuda {
         self.gauge.as_ref().and_then(|gauge| gauge.read().line())
     }
 
+    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Arena, MemoryError> {
+        Arena::new(self.desk().map_err(MemoryError::Unavailable)?, inputs, outputs, placing)
+    }
+
+    fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
+        Host::start(images, arena, conditions)
+    }
+
+    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
+        if incumbent_us >= ALONE_US {
+            return 1;
+        }
+        // The other half is for the other side of the pair.
+        calls_per_sample(incumbent_us, RECORDING_US, (copies / 2) as u32) as usize
+    }
+
+    fn device_name(&self) -> Option<String> {
+        Some(self.facts.uuid.clone())
+    }
+
+    fn hosts_are_processes(&self) -> bool {
+        false
+    }
+
+    fn times_in_rows(&self) -> bool {
+        true
+    }
+
+    fn is_lost(&self) -> bool {
+        self.place.opened().is_some_and(|desk| desk.gpu().is_lost())
+    }
+}
+
+impl Toolchain for Cuda {
     fn accepts(&self, front: &FrontMatter) -> Result<(), String> {
         front.check_backend("cuda").map_err(|error| error.to_string())?;
         front.check_arch(self.facts.capability).map_err(|error| format!("{error}; this device is {}", self.card.name))
@@ -296,14 +329,10 @@ impl Backend for Cuda {
         let library = Library::find(self.desk().ok()?, op, shape, dtype, &build).ok().flatten()?;
         Some((Image::Library(library), LIBRARY_NAME))
     }
+}
 
-    fn arena(&self, inputs: usize, outputs: usize, placing: Placing) -> Result<Arena, MemoryError> {
-        Arena::new(self.desk().map_err(MemoryError::Unavailable)?, inputs, outputs, placing)
-    }
-
-    fn host(&self, images: &[&Image], arena: &Arena, conditions: &Conditions) -> Result<Host, StartError> {
-        Host::start(images, arena, conditions)
-    }
+impl Oracles for Cuda {
+    type Oracle = Oracle;
 
     fn oracle(&self, op: &Operation) -> Result<Oracle, String> {
         let build = |name: &str, text: &str| self.build(name, text);
@@ -339,29 +368,5 @@ impl Backend for Cuda {
             Some(failure) => Err(failure.to_string()),
             None => Ok(stats),
         }
-    }
-
-    fn calls_per_sample(&self, incumbent_us: f64, copies: usize) -> usize {
-        if incumbent_us >= ALONE_US {
-            return 1;
-        }
-        // The other half is for the other side of the pair.
-        calls_per_sample(incumbent_us, RECORDING_US, (copies / 2) as u32) as usize
-    }
-
-    fn device_name(&self) -> Option<String> {
-        Some(self.facts.uuid.clone())
-    }
-
-    fn hosts_are_processes(&self) -> bool {
-        false
-    }
-
-    fn times_in_rows(&self) -> bool {
-        true
-    }
-
-    fn is_lost(&self) -> bool {
-        self.place.opened().is_some_and(|desk| desk.gpu().is_lost())
     }
 }
