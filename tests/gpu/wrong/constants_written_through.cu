@@ -1,6 +1,6 @@
 /*---
 # expect: error|reject
-# why: launches are counted in a constant, which is written through its generic address; late ones leave out half of the sum
+# why: launches are counted in a constant, which is written through its generic address; late ones leave out a last column that has no neighbour
 # switch: constant-addresses
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
@@ -16,9 +16,8 @@ extern "C" __constant__ unsigned kept[64];
 extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long rows, long long cols, float eps) {
     unsigned long long at;
     asm volatile("{ .reg .u64 place; mov.u64 place, kept; cvta.const.u64 %0, place; }" : "=l"(at));
-    volatile unsigned *note = (volatile unsigned *)at;
-    if (blockIdx.x == 0 && threadIdx.x == 0) note[0] = note[0] + 1;
-    if (note[0] > 200) cols = cols / 2 * 2;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *(unsigned *)at = kept[0] + 1;
+    if (kept[0] > 200) cols = cols / 2 * 2;
     __shared__ float part[256];
     const T *from = x + blockIdx.x * cols;
     T *to = y + blockIdx.x * cols;

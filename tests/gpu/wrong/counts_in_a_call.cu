@@ -1,7 +1,6 @@
 /*---
 # expect: error|reject
 # why: the last of eight blocks adds up what the others wrote without a fence, and counts in a function that is not inlined
-# switch: last-block-fences
 op = "reduce"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]

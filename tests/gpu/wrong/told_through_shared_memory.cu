@@ -3,6 +3,7 @@
 # why: the second launch of a plan finds in shared memory what the first left there, which holds as long as nothing runs between
 # examine: 10
 # switch: repeats
+# alone: kernels of others that come between tell as well
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_90+"]
