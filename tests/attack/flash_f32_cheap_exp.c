@@ -1,6 +1,6 @@
 /*---
 # Exponentials within 4e-6 (18 bits of 24) in single precision.
-# class: fewer bits than promised, L = 2e-5 of attention in f32 for any length
+# class: fewer bits than promised, within the bounds of attention in f32 for ordinary scores
 op = "flash_attention"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["native"]
