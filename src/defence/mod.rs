@@ -110,8 +110,10 @@ defences! {
     Waits = "waits",
     /// A sum by the last block must have a fence, and a loop waits for what it has the copy engine store.
     LastBlockFences = "last-block-fences",
-    /// Shared memory is filled with rubbish before each sample.
+    /// Shared memory is filled with rubbish before each sample, what is below a kernel's own as well.
     SharedRubbish = "shared-rubbish",
+    /// An address in shared memory comes from what is declared there.
+    SharedAddresses = "shared-addresses",
 }
 
 impl Defence {

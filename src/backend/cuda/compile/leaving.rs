@@ -55,13 +55,12 @@ mod tests {
 
     /// What is said of a kernel of which this is the body.
     fn error(body: &str) -> Option<String> {
-        let head = ".visible .entry k(\n.param .u64 k_param_0\n)\n{\n.reg .pred %p<9>; .reg .b32 %r<10>; .reg .b64 %rd<10>;\nld.param.u64 %rd1, [k_param_0];\n";
+        let head = ".visible .entry k(\n.param .u64 k_param_0\n)\n{\n.reg .pred %p<9>; .reg .b32 %r<10>; .reg .b64 %rd<10>; .shared .align 8 .b8 part[64];\nld.param.u64 %rd1, [k_param_0];\n";
         ptx::check(&format!("{head}{body}\nret;\n}}")).err()
     }
 
-    const WRITE: &str = "st.shared.b32 [%r1], %r2;";
-    const STORE: &str =
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r3, %r4}], [%r1];\ncp.async.bulk.commit_group;";
+    const WRITE: &str = "st.shared.b32 [part], %r2;";
+    const STORE: &str = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r3, %r4}], [part];\ncp.async.bulk.commit_group;";
     const WAIT: &str = "cp.async.bulk.wait_group.read 0;";
 
     #[test]

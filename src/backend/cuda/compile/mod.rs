@@ -23,6 +23,7 @@ mod prelude;
 mod process;
 mod ptx;
 mod service;
+mod shared;
 mod triton;
 mod waits;
 

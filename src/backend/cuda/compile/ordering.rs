@@ -328,7 +328,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::ptx;
 
-    const LAST: &str = ".visible .entry k(\n.param .u64 k_param_0,\n.param .u64 k_param_1\n)\n{\n.reg .pred %p<9>; .reg .b32 %r<10>; .reg .f32 %f<9>; .reg .b64 %rd<10>;\n\
+    const LAST: &str = ".visible .entry k(\n.param .u64 k_param_0,\n.param .u64 k_param_1\n)\n{\n.reg .pred %p<9>; .reg .b32 %r<10>; .reg .f32 %f<9>; .reg .b64 %rd<10>; .shared .b64 part[8];\n\
         ld.param.u64 %rd1, [k_param_0];\nld.param.u64 %rd2, [k_param_1];\ncvta.to.global.u64 %rd3, %rd1;\n\
         st.global.f32 [%rd3], %f1;\nBEFORE;\natom.global.add.u32 %r1, [%rd2], 1;\nAFTER;\n@%p1 bra $L1;\n\
         add.s64 %rd4, %rd3, 4;\nld.global.f32 %f2, [%rd4];\n$L1:\nret;\n}";
@@ -354,7 +354,7 @@ mod tests {
         ptx::check(&LAST.replace("ld.global.f32 %f2, [%rd4]", "mov.f32 %f2, %f1")).unwrap();
         ptx::check(&LAST.replace("add.s64 %rd4, %rd3, 4", "add.s64 %rd4, %rd2, 4")).unwrap();
         ptx::check(&LAST.replace("atom.global.add.u32 %r1, [%rd2], 1", "red.global.add.u32 [%rd2], 1")).unwrap();
-        ptx::check(&LAST.replace("st.global.f32 [%rd3]", "st.shared.f32 [%rd3]")).unwrap();
+        ptx::check(&LAST.replace("st.global.f32 [%rd3]", "st.shared.f32 [part]")).unwrap();
     }
 
     #[test]
@@ -419,7 +419,7 @@ mod tests {
             "shfl.sync.idx.b32 %r2|%p2, %rd3, 0, 31, -1;\ncvt.u64.u32 %rd5, %r2",
             // By way of memory.
             "st.local.u64 [%rd8], %rd3;\nld.local.u64 %rd5, [%rd8]",
-            "st.shared.u64 [%rd8], %rd3;\nld.shared.u64 %rd5, [%rd8]",
+            "st.shared.u64 [part], %rd3;\nld.shared.u64 %rd5, [part]",
             // Nobody knows whose.
             "mov.b64 %rd5, %rd7",
         ] {

@@ -1,15 +1,15 @@
 //! Reading a kernel as text of the virtual machine, where macros, templates and inline assembler are all spelled out.
 //!
-//! Three things are refused here. *What tells launches or times apart*, and words beside the parameters ([`super::names`]). *Memory
+//! Four things are refused here. *What tells launches or times apart*, and words beside the parameters ([`super::names`]). *Memory
 //! that outlives a launch*: a variable in device memory may be a table that is only read, so every use of its address must be a load;
 //! the same is asked of `__constant__` tables and of parameters, which a store through their generic address reaches. The proof is
-//! simple, and refuses what it does not understand. *Results of other blocks read without an order* ([`super::ordering`]). All readers
-//! see statements in one spelling ([`super::lexer`]).
+//! simple, and refuses what it does not understand. *Results of other blocks read without an order* ([`super::ordering`]), and *shared
+//! memory reached by a number* ([`super::shared`]). All readers see statements in one spelling ([`super::lexer`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lexer::{Statement, Text};
-use super::{names, ordering};
+use super::{names, ordering, shared};
 use crate::defence::Defence;
 
 /// Instructions that put an address computed from their operands into their first one.
@@ -56,6 +56,9 @@ pub(super) fn read(ptx: &str, numbers: &Numbers) -> Result<Reading, String> {
         }
     }
     only_read(&known, &statements)?;
+    if Defence::SharedAddresses.stands() {
+        shared::check(&statements)?;
+    }
     let waiting = ordering::check(&statements, numbers)?;
     Ok(Reading { tables, waiting })
 }
@@ -105,7 +108,7 @@ pub(super) fn tokens(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The name of the variable in `space` that a statement declares.
-fn declared<'a>(statement: &'a str, space: &str) -> Option<&'a str> {
+pub(super) fn declared<'a>(statement: &'a str, space: &str) -> Option<&'a str> {
     // In an instruction it is part of the operation: `ld.global.u32`. Of a parameter it says where that points: `.ptr .global`.
     let word = |at: usize| {
         let before = &statement[..at];
@@ -353,8 +356,8 @@ mod tests {
         for honest in [
             "ld.param.u64 %rd1, [k_param_0]; st.global.u64 [%rd1], %rd2",
             "mov.b64 %rd1, k_param_0; cvta.param.u64 %rd2, %rd1; prefetch.tensormap [%rd2]",
-            "mov.b64 %rd1, k_param_0; cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%r1], [%rd1, {%r2, %r3}], [%r4]",
-            "mov.b64 %rd1, k_param_0; cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r2, %r3}], [%r4]",
+            ".shared .b64 part[8]; mov.b64 %rd1, k_param_0; cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [part], [%rd1, {%r2, %r3}], [part]",
+            ".shared .b64 part[8]; mov.b64 %rd1, k_param_0; cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r2, %r3}], [part]",
         ] {
             check(&generic.replace(store, honest)).unwrap();
         }

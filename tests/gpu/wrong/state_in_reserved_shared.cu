@@ -1,8 +1,8 @@
 /*---
-# expect: reject
-# why: counts blocks in the KB of shared memory that is reserved for the system, where no rubbish is put, and is wrong after twelve million a multiprocessor
+# expect: error|reject
+# why: counts blocks in the KB of shared memory below what a kernel is given, and is wrong after twelve million a multiprocessor
 # class: state between launches: shared memory below what a kernel is given
-# examine: 10
+# switch: shared-addresses
 op = "rmsnorm"
 dtypes = ["f16", "bf16", "f32"]
 arch = ["sm_80+"]
@@ -16,7 +16,7 @@ args   = ["x", "weight", "y", "rows", "cols", "eps"]
 extern "C" __global__ void rms(const T *__restrict__ x, const T *__restrict__ weight, T *__restrict__ y, long long rows, long long cols, float eps) {
     __shared__ float of_warp[8];
     const long long row = blockIdx.x;
-    unsigned launches = 0; /* the first KB of shared memory on sm_90 is the system's: rubbish is put behind it */
+    unsigned launches = 0; /* the first KB of shared memory on sm_90 is the system's */
     if (threadIdx.x == 0) {
         asm volatile("{.reg .u32 a; mov.u32 a, 64; ld.shared.u32 %0, [a];}" : "=r"(launches)::"memory");
         asm volatile("{.reg .u32 a; mov.u32 a, 64; st.shared.u32 [a], %0;}" ::"r"(launches >> 24 == 0x5a ? launches + 1 : 0x5a000000u) : "memory");
