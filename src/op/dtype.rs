@@ -217,14 +217,14 @@ mod tests {
 
     #[test]
     fn the_nearest_number_is_told_by_every_bit_of_a_double() {
-        let halves: [(Stored, fn(u16) -> f64); 2] = [
-            (Stored::F16, |bits| half::f16::from_bits(bits).to_f64()),
-            (Stored::Bf16, |bits| half::bf16::from_bits(bits).to_f64()),
-        ];
-        for (stored, number) in halves {
+        let number = |stored, bits| match stored {
+            Stored::F16 => half::f16::from_bits(bits).to_f64(),
+            _ => half::bf16::from_bits(bits).to_f64(),
+        };
+        for stored in [Stored::F16, Stored::Bf16] {
             // Small ones below the normal range as well, up to the largest finite one.
             for bits in (0..0x7bff).step_by(7) {
-                let (below, above) = (number(bits), number(bits + 1));
+                let (below, above) = (number(stored, bits), number(stored, bits + 1));
                 let middle = (below + above) / 2.0;
                 let (less, more) = (middle * (1.0 - f64::EPSILON), middle * (1.0 + f64::EPSILON));
                 for sign in [1.0, -1.0] {
