@@ -300,6 +300,23 @@ pub const EQUIVALENT: &[Equivalent] = &[
         &["- ws_wait_for_previous();"],
         "slower in a model: a kernel that does not wait is not launched before what is in front of it has ended",
     ),
+    row(&["cuda/flash_attention.cu"], &["const int8_t i = row + r * 8;"], "a tile has at most 128 queries"),
+    row(
+        &["cuda/flash_attention.cu"],
+        &["if (have == VEC && (size_t)from % 16 == (0 + 1)) *(uint4 *)to = *(const uint4 *)from;"],
+        "slower: no address is odd, and each element is taken by itself",
+    ),
+    row(&["cuda/fused_mlp.cu"], &["const int8_t lane = threadIdx.x % 32;"], "a warp has 32 lanes"),
+    row(
+        &["cuda/matmul.cu"],
+        &["constexpr int8_t STEPS = BK / WARPS_K / K_STEP;         /* that a warp takes through a stage */"],
+        "a stage has at most 64 steps",
+    ),
+    row(
+        &["cuda/matmul.cu"],
+        &["return PLAIN || (columns >= VEC && (rows > ROWS || !TERMS_ARE_ROWS) && stride * sizeof(T) % 16 == 0);"],
+        "slower: a whole last tile is copied as those are that are not whole",
+    ),
 ];
 
 impl Equivalent {

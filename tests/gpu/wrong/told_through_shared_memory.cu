@@ -24,7 +24,7 @@ shared = "160 * 1024"
 extern "C" __global__ void tell(long long cols) {
     extern __shared__ volatile unsigned note[];
     for (int i = threadIdx.x; i < 40 * 1024; i += 256) note[i] = 0x5eed0000u + (unsigned)cols;
-    __nanosleep(2000);
+    __nanosleep(20000);
 }
 
 extern "C" __global__ void rmsnorm(const T *x, const T *weight, T *y, long long rows, long long cols, float eps) {
