@@ -1,7 +1,7 @@
 //! Backends: compile, allocate, launch, time.
 //!
-//! [`Backend`] is what the harness and the forward pass know of a kind of device. They decide what is judged and timed;
-//! a backend only does it. Each runs code it does not trust: nothing a kernel can reach decides anything.
+//! [`Backend`] is what the harness knows of a kind of device, [`Toolchain`] what the forward pass does. They decide what is judged and
+//! timed; a backend only does it. Each runs code it does not trust: nothing a kernel can reach decides anything.
 
 mod bounds;
 mod cache;

@@ -10,7 +10,7 @@ use super::glue;
 use super::place::{Memory, place};
 use super::units::{self, KernelSet, Resolved, Unit, UnitCall};
 use super::{Contest, ForwardError, Side, Stretch, Timed, weights};
-use crate::backend::{Arena, Call, Conditions, Fault, Host, Span, Step, Toolchain};
+use crate::backend::{Arena, Call, Conditions, Device, Fault, Host, Span, Step, Toolchain};
 use crate::kernel::ScratchInit;
 use crate::model::{Graph, Kind, Node, Work};
 use crate::op::{Dtype, Operation};
@@ -46,7 +46,7 @@ pub struct Forward<'b, B: Toolchain> {
 }
 
 /// One set of kernels.
-struct Set<B: Toolchain> {
+struct Set<B: Device> {
     images: Vec<B::Image>,
     /// Each node's call.
     calls: Vec<Call>,
@@ -207,7 +207,7 @@ impl<'b, B: Toolchain> Forward<'b, B> {
     }
 }
 
-fn start<B: Toolchain>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
+fn start<B: Device>(backend: &B, images: &[B::Image], arena: &B::Arena) -> Result<B::Host, ForwardError> {
     let images: Vec<&B::Image> = images.iter().collect();
     Ok(backend.host(&images, arena, &Conditions { overlapped: true, ..Conditions::default() })?)
 }
@@ -236,7 +236,7 @@ fn index<I>(glue: &[(Step, I)], step: Step) -> usize {
 }
 
 /// Builds the calls of one set.
-struct Builder<'a, B: Toolchain> {
+struct Builder<'a, B: Device> {
     memory: &'a Memory<B::Arena>,
     set: usize,
     units: &'a [Unit<'a, B>],
@@ -245,7 +245,7 @@ struct Builder<'a, B: Toolchain> {
     glue: &'a [(Step, B::Image)],
 }
 
-impl<B: Toolchain> Builder<'_, B> {
+impl<B: Device> Builder<'_, B> {
     /// The node's call; none for an operation without a kernel.
     fn node(&self, node: &Node, call: Option<&UnitCall>) -> Option<Call> {
         let span = |tensor: Option<usize>| tensor.map(|tensor| self.memory.tensors[tensor]);

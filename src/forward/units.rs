@@ -118,7 +118,7 @@ pub(super) fn resolve<'a, B: Toolchain>(
     Ok(Resolved { units, calls })
 }
 
-impl<B: Toolchain> Resolved<'_, B> {
+impl<B: Device> Resolved<'_, B> {
     /// Notes what the compilers of the units ask for at the sizes of their calls; `images` has one for each unit.
     pub fn note_own_scratch(&mut self, images: &[B::Image]) {
         for call in self.calls.iter().flatten() {

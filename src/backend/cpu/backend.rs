@@ -1,4 +1,4 @@
-//! The processor as a [`Backend`].
+//! The processor as a [`Backend`](crate::backend::Backend).
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};

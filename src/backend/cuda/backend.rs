@@ -1,4 +1,4 @@
-//! A GPU as a [`Backend`].
+//! A GPU as a [`Backend`](crate::backend::Backend).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

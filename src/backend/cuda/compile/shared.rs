@@ -1,24 +1,24 @@
 //! Shared memory is reached through the names of what is declared there.
 //!
-//! Below what a kernel is given lies a kilobyte of the system's (`sm_80` and later). A number for an address reaches it, nothing of a
-//! launch is put there, and nothing clears it: what a launch leaves behind there the next one finds.
+//! Below what a kernel is given lies a kilobyte of the system's (`sm_80` and later). A number for an address reaches it, and no launch
+//! clears it: what one leaves behind there the next one finds. What is read here is where addresses come from, not how far they go.
 
 use std::collections::HashSet;
 
 use super::lexer::Statement;
-use super::ptx::{Instruction, declared, kernel, parameters, tokens};
+use super::ptx::{Instruction, declared, instruction, kernel, parameters, tokens};
 
 /// Instructions whose result is no address, whatever goes into it.
 const TELLING: [&str; 9] = ["setp", "set", "isspacep", "testp", "vote", "match", "popc", "clz", "bfind"];
 
-/// Instructions whose result comes from memory.
+/// Instructions whose result comes from memory, where calls have their words too.
 const FROM_MEMORY: [&str; 4] = ["ld", "ldu", "atom", "ldmatrix"];
 
 /// A register, or a word of a call, of a function.
 type Name<'a> = (usize, &'a str);
 
-/// Refuses an address in shared memory that comes from none of the names declared there. What is put into any memory or handed to a
-/// function passes for such an address where one of them is.
+/// Refuses an address in shared memory that comes from none of the names declared there. Whatever comes from memory, or is handed to a
+/// function or back, passes for one where one was ever put there.
 ///
 /// # Errors
 /// A sentence.
@@ -27,8 +27,15 @@ pub(super) fn check(statements: &[Statement<'_>]) -> Result<(), String> {
     if steps.iter().all(|step| step.shared.is_empty()) {
         return Ok(());
     }
-    let names: HashSet<&str> = statements.iter().filter_map(|one| declared(one.text, ".shared")).collect();
-    let given: HashSet<&str> = statements.iter().flat_map(parameters).collect();
+    let registers: HashSet<&str> = statements
+        .iter()
+        .filter(|one| instruction(one.text).starts_with(".reg"))
+        .flat_map(|one| tokens(one.text))
+        .collect();
+    // A register of such a name hides it, in these braces or others.
+    let names: HashSet<&str> =
+        statements.iter().flat_map(|one| in_shared(one.text)).filter(|name| !registers.contains(name)).collect();
+    let of_kernels: HashSet<&str> = statements.iter().flat_map(parameters).collect();
     let mut held: HashSet<Name<'_>> = HashSet::new();
     let mut in_memory = false;
     let is_held = |held: &HashSet<Name<'_>>, step: &Step<'_>, text: &str| {
@@ -36,21 +43,21 @@ pub(super) fn check(statements: &[Statement<'_>]) -> Result<(), String> {
     };
     loop {
         let before = (held.len(), in_memory);
-        for step in &steps {
+        for step in steps.iter().filter(|step| !step.kind.is_empty()) {
+            let given = step.values.iter().any(|text| is_held(&held, step, text));
+            let is_store = step.target.starts_with('[');
+            in_memory |= given && (is_store || step.kind == "atom");
             let holds = match step.kind {
+                _ if is_store => false,
                 kind if TELLING.contains(&kind) => false,
-                // What a function is handed, and what it hands back; a kernel's own parameters are no such addresses.
-                "ld" if step.of_param => !tokens(step.sources).any(|token| given.contains(token)),
+                "ld" if step.of_param && tokens(step.sources).any(|token| of_kernels.contains(token)) => false,
                 kind if FROM_MEMORY.contains(&kind) => in_memory,
-                _ => is_held(&held, step, step.sources),
+                _ => given,
             };
-            if !holds {
-                continue;
-            }
-            if step.target.starts_with('[') {
-                in_memory = true;
-            } else {
-                held.extend(tokens(step.target).map(|token| (step.function, token)));
+            if holds {
+                let registers =
+                    tokens(step.target).filter(|token| !token.starts_with(|first: char| first.is_ascii_digit()));
+                held.extend(registers.map(|token| (step.function, token)));
             }
         }
         if (held.len(), in_memory) == before {
@@ -66,12 +73,20 @@ pub(super) fn check(statements: &[Statement<'_>]) -> Result<(), String> {
     ))
 }
 
+/// The names of variables in shared memory that a statement declares: inline assembler may declare several at once.
+fn in_shared(statement: &str) -> impl Iterator<Item = &str> {
+    let list = declared(statement, ".shared").and_then(|_| statement.split_once(".shared")).map(|(_, list)| list);
+    list.into_iter().flat_map(|list| list.split(',')).filter_map(|one| tokens(one.split('[').next()?).last())
+}
+
 /// An instruction as far as it is of interest here.
 struct Step<'a> {
     function: usize,
     kind: &'a str,
     target: &'a str,
     sources: &'a str,
+    /// What of it stands outside of brackets, of a store all of it.
+    values: Vec<&'a str>,
     of_param: bool,
     /// The texts of its addresses in shared memory.
     shared: Vec<&'a str>,
@@ -86,6 +101,7 @@ impl<'a> Step<'a> {
             kind: instruction.kind(),
             target: target.trim_start(),
             sources,
+            values: sources.split(']').filter_map(|text| text.split('[').next()).collect(),
             of_param: instruction.in_space("param"),
             shared: Vec::new(),
         };
@@ -101,6 +117,7 @@ impl<'a> Step<'a> {
             "cvta" if !instruction.has("to") => vec![sources],
             "mapa" => vec![sources],
             _ if spaces.contains(&"global") => {
+                let spaces = spaces.into_iter().chain(std::iter::repeat("shared"));
                 brackets.zip(spaces).filter(|(_, space)| *space == "shared").map(|(text, _)| text).collect()
             }
             _ => brackets.collect(),
@@ -117,13 +134,28 @@ mod tests {
 
     fn refused(body: &str) -> Option<String> {
         let text = format!(
-            ".extern .shared .align 16 .b8 smem[];\n\
-             .func (.param .b32 back) called(.param .b64 at)\n{{\n.reg .b64 %rd<9>; .reg .f32 %f<9>;\n\
-             ld.param.b64 %rd1, [at]; ld.shared.f32 %f1, [%rd1]; st.param.f32 [back], %f1; ret;\n}}\n\
-             .visible .entry k(.param .u64 x, .param .u64 rows)\n{{\n\
+            ".extern .shared .align 16 .b8 smem[];\n.visible .entry k(.param .u64 x, .param .u64 rows)\n{{\n\
              .shared .align 4 .b8 part[128];\n.reg .pred %p<4>; .reg .b32 %r<12>; .reg .b64 %rd<9>; .reg .f32 %f<9>;\n{body};\nret;\n}}"
         );
         check(&Text::of(&text).unwrap().statements()).err()
+    }
+
+    /// The same of a function that loads from what it is handed.
+    fn refused_in_a_call(handed: &str) -> Option<String> {
+        let text = format!(
+            ".extern .shared .align 16 .b8 smem[];\n\
+             .func (.param .b32 back) called(.param .b64 at)\n{{\n.reg .b64 %rd<9>; .reg .f32 %f<9>;\n\
+             ld.param.b64 %rd1, [at]; ld.shared.f32 %f1, [%rd1]; st.param.f32 [back], %f1; ret;\n}}\n\
+             .visible .entry k(.param .u64 x)\n{{\n.reg .b64 %rd<9>; .reg .f32 %f<9>;\nmov.u64 %rd1, {handed};\n\
+             {{ .param .b64 param0; st.param.b64 [param0], %rd1; .param .b32 retval0; call (retval0), called, (param0); ld.param.f32 %f1, [retval0]; }}\nret;\n}}"
+        );
+        check(&Text::of(&text).unwrap().statements()).err()
+    }
+
+    #[test]
+    fn what_a_function_is_handed_is_what_was_put_there() {
+        assert_eq!(refused_in_a_call("smem"), None);
+        assert!(refused_in_a_call("64").unwrap().starts_with("a function reaches shared memory"));
     }
 
     #[test]
@@ -136,6 +168,8 @@ mod tests {
             "mov.u32 %r1, smem; cp.async.cg.shared.global [%r1], [%rd1], 16",
             "mov.u32 %r1, smem; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [x, {%r2, %r3}], [%r1]",
             "mov.u32 %r1, smem; tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%r1], 128",
+            ".shared .b64 full[4], empty[4]; mbarrier.init.shared::cta.b64 [full], 1; mbarrier.init.shared::cta.b64 [empty+8], 1",
+            "mov.u32 %r1, part; atom.shared.exch.b32 %r2, [smem], %r1; ld.shared.u32 %r3, [%r2]",
             "mov.u64 %rd1, part; st.local.u64 [%rd8], %rd1; ld.local.u64 %rd2, [%rd7]; ld.shared.u32 %r1, [%rd2]",
             "@%p1 bra $L; mov.u32 %r1, 5; $L: st.global.u32 [%rd1], %r1",
             "ld.param.u64 %rd1, [x]; ld.global.u32 %r1, [%rd1]",
@@ -153,6 +187,10 @@ mod tests {
             "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; atom.shared.add.u32 %r3, [%r2], 1",
             "mov.u64 %rd1, 64; cvta.shared.u64 %rd2, %rd1; ld.u32 %r1, [%rd2]",
             "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [64], 16",
+            "{ .reg .u32 smem; mov.u32 smem, 64; ld.shared.u32 %r1, [smem]; }",
+            "mov.u32 %r1, part; bar.sync 8, %r1; ld.shared.u32 %r2, [8]",
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [part], %r2, [part]; ld.local.u32 %r3, [%rd1]; ld.shared.u32 %r4, [%r3]",
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [part], [%rd1], 16, [64]",
             "cp.async.ca.shared.global [%r1], [%rd1], 4",
             "mov.u32 %r1, part; setp.eq.u32 %p1, %r1, 0; selp.u32 %r2, 64, 68, %p1; ld.shared.u32 %r3, [%r2]",
         ] {
