@@ -85,7 +85,7 @@ struct Step<'a> {
     kind: &'a str,
     target: &'a str,
     sources: &'a str,
-    /// What of it stands outside of brackets, of a store all of it.
+    /// What stands outside of brackets in its sources: values, not addresses of what is loaded.
     values: Vec<&'a str>,
     of_param: bool,
     /// The texts of its addresses in shared memory.

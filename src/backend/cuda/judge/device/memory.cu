@@ -196,7 +196,7 @@ __device__ __forceinline__ u32 rubbish(u64 key, u32 i) { return (u32)mix(key + i
 
 // Leaves rubbish in a block's shared memory, and in what lies below it for the system (1 KB from sm_80 on), which a candidate's address can
 // reach as well; on an H200 nothing came of writing there.
-__device__ __forceinline__ void litter(u32 *shared, u64 key, u32 words) {
+__device__ __forceinline__ void litter_shared(u32 *shared, u64 key, u32 words) {
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) shared[i] = rubbish(key, i);
     u32 below, end;
     asm volatile("mov.u32 %0, %%reserved_smem_offset_begin; mov.u32 %1, %%reserved_smem_offset_end;" : "=r"(below), "=r"(end));
@@ -208,7 +208,7 @@ __device__ __forceinline__ void litter(u32 *shared, u64 key, u32 words) {
 // rubbish in shared memory. There never is a `sink`, but the compiler cannot know.
 extern "C" __global__ void __launch_bounds__(1024) ws_flush(const uint4 *buffer, u64 vectors, u64 key, u32 words, u32 *sink) {
     extern __shared__ u32 shared[];
-    litter(shared, key, words);
+    litter_shared(shared, key, words);
     u32 all = 0;
 #pragma unroll 8
     for (u64 i = first_thread(); i < vectors; i += all_threads()) {
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(1024) ws_flush(const uint4 *buffer,
 // Leaves rubbish in the shared memory of every multiprocessor.
 extern "C" __global__ void ws_dirty(u64 key, u32 words, u32 *sink) {
     extern __shared__ u32 shared[];
-    litter(shared, key, words);
+    litter_shared(shared, key, words);
     __syncthreads();
     u32 all = 0;
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) all ^= shared[words - 1 - i];
