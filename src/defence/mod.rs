@@ -74,6 +74,10 @@ defences! {
     InARow = "in-a-row",
     /// It asks about many drawn shapes.
     DrawnShapes = "drawn-shapes",
+    /// It asks about hostile inputs on every way that a kernel takes at listed shapes.
+    EachWay = "each-way",
+    /// It asks about launches of more blocks than 16 bits count.
+    ManyBlocks = "many-blocks",
     /// It asks about sizes far beyond the listed ones.
     FarSizes = "far-sizes",
     /// It asks about tensors beyond 2^31 elements.

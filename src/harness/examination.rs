@@ -19,6 +19,7 @@ use super::check::describe;
 use super::questions::{Question, questions, whole};
 use super::task::{EvaluationTask, JudgeError};
 use super::topic::Topic;
+use super::ways::way_at;
 
 /// New texts that are compiled together, at first and at the most: all cores compile, and wait for the last of them.
 const BATCH: usize = 12;
@@ -138,7 +139,8 @@ fn ask_all<B: Backend>(
     // Not all of it: others may want some, and what is kept for later cases counts as taken.
     let free = bench.backend.free_memory().unwrap_or(1 << 32) / 4 * 3;
     let seed = Stream::new(bench.seed, "examination").bits(0);
-    let all = questions(op, target, &kernel.front.dtypes, &limits, free, seed).map_err(JudgeError::from)?;
+    let ways = |shape: &Shape, dtype: Dtype| way_at(op, kernel, &bench.card().facts, shape, dtype);
+    let all = questions(op, target, &kernel.front.dtypes, &limits, free, seed, &ways).map_err(JudgeError::from)?;
     // Where its own plan says no (its domain, too large a grid, too much scratch) a kernel is not asked: nothing wrong comes of it.
     let mut served = Vec::new();
     for question in all {

@@ -36,6 +36,7 @@ mod undisturbed;
 mod unlisted;
 mod unslowed;
 mod watched;
+mod ways;
 
 pub use bench::Watch;
 pub use build::MAX_IMAGES;

@@ -13,6 +13,7 @@ use crate::rng::Stream;
 use super::cases::{can_be_drawn, flags, leeway, sizes, with_flags_of};
 use super::topic::Topic;
 use super::unlisted::{FAR_LEEWAY, FAR_SUMS};
+use super::ways::Ways;
 
 /// One question: a case, and how it is put.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,7 +62,7 @@ const LAUNCHES: u32 = 24;
 /// Launches that follow each other in a question about that, where there is memory for so many copies.
 const IN_A_ROW: u64 = 6;
 
-/// The questions for a target, in the order in which they are asked: some of each topic, then the next of each, so that
+/// The questions for a target and a kernel that goes these ways, in the order in which they are asked: some of each topic, then the next of each, so that
 /// whatever the budget is, everything has been asked about.
 ///
 /// # Errors
@@ -73,6 +74,7 @@ pub(super) fn questions(
     limits: &CaseLimits,
     free_bytes: u64,
     seed: u64,
+    ways: Ways<'_>,
 ) -> Result<Vec<Question>, OpError> {
     let plan = Plan { op, target, dtypes, limits, free_bytes, seed };
     let topics = [
@@ -82,6 +84,8 @@ pub(super) fn questions(
         plan.drawn(Topic::LongerSizes)?,
         plan.fences()?,
         plan.arguments()?,
+        plan.each_way(ways)?,
+        plan.many_blocks(ways)?,
         plan.far()?,
         plan.drawn(Topic::DrawnShapes)?,
         plan.drawn(Topic::RoundSizes)?,
@@ -452,7 +456,7 @@ impl Plan<'_> {
     }
 
     /// Whether there is memory for it.
-    fn fits(&self, shape: &Shape, dtype: Dtype) -> Result<bool, OpError> {
+    pub(super) fn fits(&self, shape: &Shape, dtype: Dtype) -> Result<bool, OpError> {
         let case = Case { shape: shape.clone(), dtype, input: None, setting: 0 };
         let bytes = if whole(self.op, &case, self.limits)? {
             let judged = self.op.judged_bytes(shape, dtype)?;

@@ -1,12 +1,14 @@
 //! What the questions of the second tier are, operation by operation.
 
 #![allow(clippy::unwrap_used)]
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
 use super::questions::{HUGE, Question, questions};
 use super::topic::Topic;
+use super::ways::way_at;
 use crate::backend::CaseLimits;
+use crate::kernel::{Facts, KernelFile};
 use crate::op::{Case, Dtype, Operation, Role, Shape, TargetShape};
 use crate::workspace::{embedded, embedded_names};
 
@@ -28,7 +30,7 @@ fn limits() -> CaseLimits {
 fn of(name: &str, free_bytes: u64, seed: u64) -> (Operation, Vec<Question>) {
     let op = Operation::load(&|path| embedded(path).map(str::to_owned), name).unwrap();
     let target = [TargetShape { shape: op.primary_shape().unwrap(), dtype: Dtype::F16, calls: 1 }];
-    let asked = questions(&op, &target, &Dtype::ALL, &limits(), free_bytes, seed).unwrap();
+    let asked = questions(&op, &target, &Dtype::ALL, &limits(), free_bytes, seed, &|_, _| None).unwrap();
     (op, asked)
 }
 
@@ -92,6 +94,71 @@ fn hostile_inputs_come_with_flags_and_arguments_that_they_were_not_made_for() {
         .map(|question| question.case.setting)
         .collect();
     assert!((0..4).all(|listed| settings.contains(&listed)), "{settings:?}");
+}
+
+/// The questions about a shipped kernel on a device with these facts.
+fn of_kernel(path: &str, facts: &Facts) -> (Operation, KernelFile, Vec<Question>) {
+    let kernel = KernelFile::parse(embedded(path).unwrap()).unwrap();
+    let op = Operation::load(&|path| embedded(path).map(str::to_owned), &kernel.front.op).unwrap();
+    let target = [TargetShape { shape: op.primary_shape().unwrap(), dtype: Dtype::F16, calls: 1 }];
+    let ways = |shape: &Shape, dtype| way_at(&op, &kernel, facts, shape, dtype);
+    let asked = questions(&op, &target, &Dtype::ALL, &limits(), 1 << 38, 6, &ways).unwrap();
+    (op, kernel, asked)
+}
+
+fn hopper() -> Facts {
+    [("SMS", 132), ("SMEM_MAX", 227 << 10), ("CC", 90), ("L2", 60 << 20)]
+        .map(|(name, value)| (name.into(), value))
+        .into()
+}
+
+fn launched(op: &Operation, kernel: &KernelFile, case: &Case) -> Vec<(String, [u32; 3])> {
+    way_at(op, kernel, &hopper(), &case.shape, case.dtype).unwrap().launches
+}
+
+#[test]
+fn every_hostile_input_comes_on_every_way_through_a_kernel() {
+    let (op, kernel, asked) = of_kernel("kernels/cuda/softmax.cu", &hopper());
+    let mut inputs: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for question in asked.iter().filter(|question| question.topic == Topic::EachWay) {
+        for (name, _) in launched(&op, &kernel, &question.case) {
+            inputs.entry(name).or_default().insert(question.case.input.as_deref().unwrap());
+        }
+    }
+    let ways: Vec<&str> = inputs.keys().map(String::as_str).collect();
+    assert_eq!(ways, ["placed_rows", "shared_rows", "softmax"]);
+    // Those that come in 16 bits, the type of the smallest shapes.
+    let of_sixteen_bits =
+        op.hostile_inputs().filter(|hostile| hostile.dtypes.is_empty() || hostile.dtypes.contains(&Dtype::F16));
+    let names: BTreeSet<&str> = of_sixteen_bits.map(|hostile| hostile.name.as_str()).collect();
+    for (way, inputs) in &inputs {
+        let missing: Vec<&&str> = names.difference(inputs).collect();
+        assert!(missing.len() <= 1, "{way}: {missing:?}");
+    }
+    // As small as it goes: rows that are drawn need two on each multiprocessor.
+    let placed = asked.iter().filter(|question| question.topic == Topic::EachWay).map(|question| &question.case);
+    let placed = placed.filter(|case| launched(&op, &kernel, case)[0].0 == "placed_rows");
+    assert!(placed.clone().count() > 0);
+    assert!(placed.clone().all(|case| case.shape.get("rows") < Some(4 * 132)), "{:?}", placed.collect::<Vec<_>>());
+}
+
+#[test]
+fn each_launch_comes_with_more_blocks_than_sixteen_bits_count() {
+    for (path, kernels) in [
+        ("kernels/cuda/softmax.cu", vec!["softmax"]),
+        ("kernels/cuda/rotary_embedding.cu", vec!["rotate"]),
+        ("kernels/cuda/rmsnorm.cu", vec!["aligned", "ragged"]),
+    ] {
+        let (op, kernel, asked) = of_kernel(path, &hopper());
+        let many = asked.iter().filter(|question| question.topic == Topic::ManyBlocks);
+        let blocks: BTreeMap<String, u32> = many
+            .flat_map(|question| launched(&op, &kernel, &question.case))
+            .map(|(name, grid)| (name.split('<').next().unwrap().to_owned(), *grid.iter().max().unwrap()))
+            .collect();
+        for name in kernels {
+            assert!(blocks.get(name).is_some_and(|blocks| *blocks > 32768), "{path}: {name} of {blocks:?}");
+        }
+    }
 }
 
 #[test]

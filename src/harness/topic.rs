@@ -27,6 +27,10 @@ pub(super) enum Topic {
     RoundSizes,
     /// Each size for itself one that is timed, one that is listed, or any.
     AnySizes,
+    /// Hostile inputs on every way that the kernel takes at listed shapes.
+    EachWay,
+    /// Launches of more blocks than 16 bits count.
+    ManyBlocks,
     /// One size far beyond all that the operation lists.
     FarSizes,
     /// Tensors of more than 2^31 elements.
@@ -48,6 +52,8 @@ impl Topic {
             Self::DrawnShapes => "drawn shapes",
             Self::RoundSizes => "round sizes",
             Self::AnySizes => "sizes of any mixture",
+            Self::EachWay => "hostile inputs on every way through the kernel",
+            Self::ManyBlocks => "more blocks than 16 bits count",
             Self::FarSizes => "sizes far beyond the listed ones",
             Self::HugeTensors => "tensors beyond 2^31 elements",
         }
@@ -56,7 +62,7 @@ impl Topic {
     /// Its questions that are asked before the next topic's: small cases are soon answered, and one alone seldom meets anything.
     pub(super) const fn at_once(self) -> usize {
         match self {
-            Self::RoundSizes | Self::AnySizes => 6,
+            Self::RoundSizes | Self::AnySizes | Self::EachWay => 6,
             Self::InARow | Self::FarSizes => 2,
             _ => 1,
         }
@@ -69,7 +75,7 @@ impl Topic {
 
     /// Its share of the time that questions take, at the most: those for which more would leave none for others.
     pub(super) fn share(self) -> f64 {
-        if self == Self::FarSizes { 0.25 } else { 1.0 }
+        if matches!(self, Self::FarSizes | Self::EachWay | Self::ManyBlocks) { 0.25 } else { 1.0 }
     }
 
     /// What it keeps out is kept out by this.
@@ -84,6 +90,8 @@ impl Topic {
             Self::Repeats => Defence::Repeats,
             Self::InARow => Defence::InARow,
             Self::DrawnShapes | Self::RoundSizes | Self::AnySizes => Defence::DrawnShapes,
+            Self::EachWay => Defence::EachWay,
+            Self::ManyBlocks => Defence::ManyBlocks,
             Self::FarSizes => Defence::FarSizes,
             Self::HugeTensors => Defence::HugeTensors,
         }
