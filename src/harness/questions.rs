@@ -77,6 +77,7 @@ pub(super) fn questions(
     ways: Ways<'_>,
 ) -> Result<Vec<Question>, OpError> {
     let plan = Plan { op, target, dtypes, limits, free_bytes, seed };
+    let all_ways = plan.smallest_ways(ways)?;
     let topics = [
         plan.at_timed_sizes()?,
         plan.repeats()?,
@@ -84,8 +85,8 @@ pub(super) fn questions(
         plan.drawn(Topic::LongerSizes)?,
         plan.fences()?,
         plan.arguments()?,
-        plan.each_way(ways)?,
-        plan.many_blocks(ways)?,
+        plan.each_way(&all_ways)?,
+        plan.many_blocks(&all_ways, ways)?,
         plan.far()?,
         plan.drawn(Topic::DrawnShapes)?,
         plan.drawn(Topic::RoundSizes)?,

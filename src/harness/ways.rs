@@ -1,6 +1,7 @@
 //! Questions that a kernel's own plan suggests: whatever shapes an operation lists, a way that a kernel takes at few of them is asked as much as
 //! the others, and a launch has more blocks than a number of 16 bits counts.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::kernel::{Facts, FrontMatter, KernelFile};
@@ -56,7 +57,7 @@ pub(super) fn way_at(op: &Operation, kernel: &KernelFile, facts: &Facts, shape: 
 }
 
 /// A way, and the smallest case that takes it.
-struct Smallest {
+pub(super) struct Smallest {
     shape: Shape,
     dtype: Dtype,
     way: Way,
@@ -65,12 +66,12 @@ struct Smallest {
 
 impl Plan<'_> {
     /// Every hostile input on every way that listed shapes take through the kernel, at the smallest shape that takes it, in a drawn order.
-    pub(super) fn each_way(&self, ways: Ways<'_>) -> Result<Vec<Question>, OpError> {
+    pub(super) fn each_way(&self, all_ways: &[Smallest]) -> Result<Vec<Question>, OpError> {
         let topic = Topic::EachWay;
         let stream = Stream::new(self.seed, topic.name());
         let inputs: Vec<&Adversarial> = self.op.hostile_inputs().collect();
         let mut all = Vec::new();
-        for (way, smallest) in (0u64..).zip(self.ways(ways)?) {
+        for (way, smallest) in (0u64..).zip(all_ways) {
             for (input, hostile) in (0u64..).zip(&inputs) {
                 let pick =
                     |what: u64, count: usize| stream.below(way << 32 | input << 16 | what, count as u64) as usize;
@@ -85,21 +86,20 @@ impl Plan<'_> {
     }
 
     /// For each launch, one size grown until it has more blocks than 16 bits count, where that is possible: the one with the fewest elements.
-    pub(super) fn many_blocks(&self, ways: Ways<'_>) -> Result<Vec<Question>, OpError> {
-        let mut found: BTreeMap<(String, usize), (u32, u64, Case)> = BTreeMap::new();
-        for smallest in self.ways(ways)? {
-            for (kernel, _) in &smallest.way.launches {
-                for (axis, symbol) in (0..3).flat_map(|axis| sizes(self.op).map(move |symbol| (axis, symbol))) {
-                    let blocks = |shape: &Shape| blocks_of(ways, shape, smallest.dtype, base_name(kernel), axis);
-                    for wanted in BLOCKS {
-                        let Some(shape) = self.grown_until(&smallest.shape, symbol, wanted, &blocks)? else { break };
-                        let elements = self.op.all_elements(&shape)?;
-                        let case = Case { shape, dtype: smallest.dtype, input: None, setting: 0 };
-                        let entry = (wanted, elements, case);
-                        let known = found.entry((base_name(kernel).to_owned(), axis)).or_insert_with(|| entry.clone());
-                        if (wanted, u64::MAX - elements) > (known.0, u64::MAX - known.1) {
-                            *known = entry;
-                        }
+    pub(super) fn many_blocks(&self, all_ways: &[Smallest], ways: Ways<'_>) -> Result<Vec<Question>, OpError> {
+        // Of a kernel and an axis: blocks and elements of the best case, and the case.
+        let mut found: BTreeMap<(&str, usize), (u32, Reverse<u64>, Case)> = BTreeMap::new();
+        for Smallest { shape, dtype, way, .. } in all_ways {
+            let kernels = way.launches.iter().map(|(kernel, _)| base_name(kernel));
+            let axes = kernels.flat_map(|kernel| (0..3).map(move |axis| (kernel, axis)));
+            for ((kernel, axis), symbol) in axes.flat_map(|axis| sizes(self.op).map(move |symbol| (axis, symbol))) {
+                let blocks = |shape: &Shape| blocks_of(ways, shape, *dtype, kernel, axis);
+                for wanted in BLOCKS {
+                    let Some(shape) = self.grown_until(shape, symbol, wanted, &blocks)? else { break };
+                    let elements = Reverse(self.op.all_elements(&shape)?);
+                    if found.get(&(kernel, axis)).is_none_or(|known| (wanted, elements) > (known.0, known.1)) {
+                        let case = Case { shape, dtype: *dtype, input: None, setting: 0 };
+                        found.insert((kernel, axis), (wanted, elements, case));
                     }
                 }
             }
@@ -113,7 +113,7 @@ impl Plan<'_> {
     }
 
     /// The ways of listed shapes and the target's, each at its smallest.
-    fn ways(&self, ways: Ways<'_>) -> Result<Vec<Smallest>, OpError> {
+    pub(super) fn smallest_ways(&self, ways: Ways<'_>) -> Result<Vec<Smallest>, OpError> {
         let op = self.op;
         let files = [&op.smoke].into_iter().chain(&op.sweep).chain(&op.edges).chain(&op.decode);
         let files = files.chain(op.adversarial.iter().map(|hostile| &hostile.shape));
@@ -191,6 +191,7 @@ impl Plan<'_> {
             return Ok(None);
         };
         let is_small = op.all_elements(&shape)? <= BLOCKS_ELEMENTS && op.macs(&shape)? <= BLOCKS_MACS;
+        // Whichever type it is asked in: none is wider.
         Ok((is_small && self.fits(&shape, Dtype::F32)?).then_some(shape))
     }
 }
