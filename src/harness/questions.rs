@@ -62,8 +62,8 @@ const LAUNCHES: u32 = 24;
 /// Launches that follow each other in a question about that, where there is memory for so many copies.
 const IN_A_ROW: u64 = 6;
 
-/// The questions for a target and a kernel that goes these ways, in the order in which they are asked: some of each topic, then the next of each, so that
-/// whatever the budget is, everything has been asked about.
+/// The questions for a target and a kernel that goes these ways, in the order in which they are asked: some of each topic, then the
+/// next of each, so that whatever the budget is, everything has been asked about.
 ///
 /// # Errors
 /// A shape that does not fit the operation.

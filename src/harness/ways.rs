@@ -23,7 +23,7 @@ const BLOCKS_ELEMENTS: u64 = 1 << 30;
 const BLOCKS_MACS: u64 = 1 << 36;
 
 /// What a kernel does at a shape, as its front matter says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Way {
     /// Its tunables there, which variants choose.
     pub(super) tunables: BTreeMap<String, i64>,
@@ -75,7 +75,7 @@ impl Plan<'_> {
             for (input, hostile) in (0u64..).zip(&inputs) {
                 let pick =
                     |what: u64, count: usize| stream.below(way << 32 | input << 16 | what, count as u64) as usize;
-                // Its flags are what makes it this way.
+                // Other flags than these would make it another way.
                 let (_, setting) = self.manner(&smallest.shape, hostile, pick)?;
                 if self.fits(&smallest.shape, smallest.dtype)? {
                     all.extend(self.hostile(topic, &smallest.shape, smallest.dtype, hostile, setting)?);
@@ -176,12 +176,11 @@ impl Plan<'_> {
         let beyond = |size: i64| at(size).and_then(|shape| blocks(&shape)).is_none_or(|have| have >= wanted);
         let (mut few, mut many) = (least, least);
         while !beyond(many) {
-            // A size that changes nothing is given up where the case is too large.
-            if at(many).is_none_or(|shape| op.all_elements(&shape).is_ok_and(|all| all > 2 * BLOCKS_ELEMENTS)) {
-                return Ok(None);
-            }
-            few = many;
-            many *= 2;
+            // Given up where the case is too large, or its elements have no number: some sizes do not change the blocks.
+            let elements = at(many).and_then(|shape| op.all_elements(&shape).ok());
+            let larger = many.checked_mul(2).filter(|_| elements.is_some_and(|all| all <= 2 * BLOCKS_ELEMENTS));
+            let Some(larger) = larger else { return Ok(None) };
+            (few, many) = (many, larger);
         }
         while many - few > 1 {
             let middle = few + (many - few) / 2;

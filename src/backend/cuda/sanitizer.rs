@@ -145,7 +145,7 @@ impl Running {
             }
         }
         drop(input);
-        // Under a tool that writes its summary beside seven others this has taken more than five seconds.
+        // Where eight tools shared a device, a summary took more than five seconds to write.
         let last = end.max(Instant::now() + LAST_WORDS);
         while Instant::now() < last {
             if self.0.try_wait().map_err(|error| error.to_string())?.is_some() {
